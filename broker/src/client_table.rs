@@ -1,0 +1,1 @@
+//! Live producers and consumers, learned from heartbeats.

@@ -1,0 +1,1 @@
+//! The configuration file, read once into checked options.

@@ -1,0 +1,1 @@
+//! Requests that only the leader may answer, passed on to it.

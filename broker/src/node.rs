@@ -1,0 +1,1 @@
+//! Wires, starts and drains one node.

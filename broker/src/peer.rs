@@ -1,0 +1,1 @@
+//! The one port between nodes: handshake, Raft frames, forwarded requests.

@@ -1,0 +1,1 @@
+//! Request code to answer, one file per family.

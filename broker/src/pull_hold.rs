@@ -1,0 +1,1 @@
+//! Parked pulls, woken by reput.

@@ -1,0 +1,1 @@
+//! Leases on queues for orderly consumers.

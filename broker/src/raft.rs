@@ -1,0 +1,1 @@
+//! One Raft group: type configuration, network, role.

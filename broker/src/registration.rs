@@ -1,0 +1,1 @@
+//! Tells every name server who leads.

@@ -1,0 +1,1 @@
+//! Packs waiting sends into log entries.

@@ -1,0 +1,1 @@
+//! Derived files and reads: ConsumeQueue, IndexFile, reput, checkpoints.

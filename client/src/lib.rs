@@ -1,0 +1,1 @@
+//! A producer and consumers written in Rust.

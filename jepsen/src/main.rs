@@ -1,0 +1,2 @@
+//! Fault injection against real processes.
+fn main() {}

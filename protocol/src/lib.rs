@@ -1,0 +1,1 @@
+//! The RocketMQ remoting protocol as bytes and types. No I/O.

@@ -1,0 +1,1 @@
+//! A segmented, memory-mapped log and openraft log storage over it.

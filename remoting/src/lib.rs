@@ -1,0 +1,1 @@
+//! The wire over tokio: framed connections, a server, a client channel.
