@@ -17,7 +17,7 @@ usage: cargo xtask COMMAND
   fix             format and apply what clippy can fix by itself
   fuzz [SECONDS]  run every fuzz target for SECONDS (default 60); needs cargo-fuzz and a nightly toolchain
   bench           the benchmarks of the crates
-  readme FILE     print the shell blocks of FILE that are marked `sh`, in order, as one script";
+  readme FILE     print the shell blocks of FILE, in order, as one bash script";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
