@@ -1,1 +1,519 @@
 //! The configuration file, read once into checked options.
+//!
+//! `conf/broker.toml` in the repository lists every key with its default. [`Options::load`] refuses what it does not
+//! know, with file, line and the nearest name, and checks the rules that span keys, so nothing after it checks again.
+
+mod file;
+mod unit;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use file::parse_toml;
+pub use unit::{parse_bytes, parse_duration};
+
+/// Why a configuration file was refused.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, if the problem has one.
+    pub line: Option<usize>,
+    /// What is wrong, and if possible what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.path.display(), self.message),
+            None => write!(f, "{}: {}", self.path.display(), self.message),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Everything one node is told by its file. Every value has been checked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cluster this node belongs to.
+    pub cluster: ClusterOptions,
+    /// This node.
+    pub node: NodeOptions,
+    /// The broker groups that have a replica here; at least one.
+    pub groups: Vec<GroupOptions>,
+    /// The log.
+    pub storage: StorageOptions,
+    /// Raft's timers.
+    pub raft: RaftOptions,
+    /// What clients may do.
+    pub broker: BrokerOptions,
+}
+
+/// `[cluster]`.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// RocketMQ's cluster name, shown to clients and tools.
+    pub name: String,
+    /// Random; a node never talks to, or reads files of, a cluster with another id.
+    pub id: [u8; 16],
+}
+
+/// `[node]`.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Unique in the cluster; members refer to it.
+    pub name: String,
+    /// Holds one directory per group.
+    pub data_dir: PathBuf,
+    /// Where peers connect, for all groups of this node.
+    pub raft_listen: SocketAddr,
+    /// Health, status and metrics.
+    pub http_listen: SocketAddr,
+    /// Every name server that is told who leads; at least one.
+    pub namesrv: Vec<String>,
+    /// Some listener is not on loopback, and the operator said that this is wanted.
+    pub insecure_public: bool,
+    /// How long a stopping node forwards requests after its groups were handed over.
+    pub stop_forward_time: Duration,
+}
+
+/// One `[[group]]`.
+#[derive(Clone, Debug)]
+pub struct GroupOptions {
+    /// RocketMQ's broker name.
+    pub name: String,
+    /// Where clients of this group connect on this node.
+    pub client_listen: SocketAddr,
+    /// The member that should lead when it can, by its id.
+    pub preferred_leader: Option<u64>,
+    /// The id of this node's own replica; one of `members`.
+    pub own_id: u64,
+    /// All replicas, in the order of their ids.
+    pub members: Vec<MemberOptions>,
+}
+
+impl GroupOptions {
+    /// This node's own replica.
+    #[must_use]
+    pub fn own_member(&self) -> &MemberOptions {
+        self.members
+            .iter()
+            .find(|member| member.id == self.own_id)
+            .expect("checked when the options were made")
+    }
+
+    /// The member that creates the group on the first start: the one with the lowest id.
+    #[must_use]
+    pub fn initializes(&self) -> bool {
+        self.members
+            .first()
+            .is_some_and(|member| member.id == self.own_id)
+    }
+}
+
+/// One `[[group.member]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberOptions {
+    /// The node that holds the replica.
+    pub node: String,
+    /// Raft identity of the replica, unique in its group and never used again with another disk.
+    pub id: u64,
+    /// `host:port` of the node's Raft listener.
+    pub raft_addr: String,
+    /// What the route tells clients; a literal address, because some clients do not resolve names.
+    pub client_addr: SocketAddr,
+}
+
+/// When an acknowledged message is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushOptions {
+    /// Before the acknowledgement, on a majority.
+    Sync,
+    /// At most this much later.
+    Async {
+        /// Time between two flushes.
+        interval: Duration,
+    },
+}
+
+/// `[storage]`.
+#[derive(Clone, Debug)]
+pub struct StorageOptions {
+    /// Size of one segment file of the log.
+    pub segment_bytes: u64,
+    /// When an acknowledged message is on disk.
+    pub flush: FlushOptions,
+}
+
+/// `[raft]`.
+#[derive(Clone, Debug)]
+pub struct RaftOptions {
+    /// Time between two heartbeats of a leader.
+    pub heartbeat_interval: Duration,
+    /// A follower that heard nothing for a random time from here ...
+    pub election_timeout_min: Duration,
+    /// ... to here stands for election.
+    pub election_timeout_max: Duration,
+}
+
+/// `[broker]`.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// The first send to an unknown topic creates it.
+    pub auto_create_topics: bool,
+    /// The first use of an unknown consumer group creates it.
+    pub auto_create_groups: bool,
+    /// Most queues of a topic created by a send.
+    pub auto_create_queues: u32,
+    /// Largest message body.
+    pub message_bytes_max: usize,
+}
+
+/// Smallest segment: a segment must hold the largest record with room to spare.
+const SEGMENT_BYTES_MIN: u64 = 16 << 20;
+const SEGMENT_BYTES_MAX: u64 = 16 << 30;
+const MESSAGE_BYTES_MAX: u64 = 8 << 20;
+const QUEUES_MAX: u32 = 1_024;
+const MEMBERS_MAX: usize = 9;
+const NAME_BYTES_MAX: usize = 64;
+
+impl Options {
+    /// Reads and checks the file at `path`. A relative `data_dir` is taken from the directory of the process.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: unreadable, not TOML, an unknown key, a wrong value, or values that contradict each other.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
+            path: path.to_owned(),
+            line: None,
+            message: format!("cannot be read: {error}"),
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// As [`Options::load`], with the text of the file; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Options::load`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let file = parse_toml::<file::File>(path, text)?;
+        check(file).map_err(|message| ConfigError {
+            path: path.to_owned(),
+            line: None,
+            message,
+        })
+    }
+}
+
+fn check(file: file::File) -> Result<Options, String> {
+    let id = parse_cluster_id(&file.cluster.id)?;
+    check_name("cluster.name", &file.cluster.name)?;
+    check_name("node.name", &file.node.name)?;
+    let raft_listen = parse_addr("node.raft_listen", &file.node.raft_listen)?;
+    let http_listen = parse_addr("node.http_listen", &file.node.http_listen)?;
+    if file.node.namesrv.is_empty() {
+        return Err(
+            "node.namesrv is empty; without a name server no client finds this node".to_owned(),
+        );
+    }
+    for namesrv in &file.node.namesrv {
+        check_host_port("node.namesrv", namesrv)?;
+    }
+    if file.groups.is_empty() {
+        return Err("there is no [[group]]; a node needs at least one".to_owned());
+    }
+    let groups = file
+        .groups
+        .into_iter()
+        .map(|group| check_group(group, &file.node.name))
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let mut names = HashSet::new();
+    let mut listeners = HashSet::from([raft_listen]);
+    if !listeners.insert(http_listen) {
+        return Err(format!(
+            "node.http_listen and node.raft_listen are both {http_listen}"
+        ));
+    }
+    let mut own_raft_addr = None;
+    let mut client_addrs = HashSet::new();
+    for group in &groups {
+        if !names.insert(group.name.as_str()) {
+            return Err(format!("two groups are named `{}`", group.name));
+        }
+        if group.client_listen.port() != 0 && !listeners.insert(group.client_listen) {
+            return Err(format!(
+                "group `{}`: client_listen {} is used twice; each group needs a port of its own, because many client \
+                 requests do not say which group they mean",
+                group.name, group.client_listen
+            ));
+        }
+        for member in &group.members {
+            if !client_addrs.insert(member.client_addr) {
+                return Err(format!(
+                    "group `{}`: client_addr {} is used twice",
+                    group.name, member.client_addr
+                ));
+            }
+        }
+        let raft_addr = &group.own_member().raft_addr;
+        if *own_raft_addr.get_or_insert(raft_addr) != raft_addr {
+            return Err(format!(
+                "group `{}`: node `{}` has raft_addr {raft_addr} here and another one elsewhere; a node has one",
+                group.name, file.node.name
+            ));
+        }
+    }
+    if !file.node.insecure_public
+        && let Some(public) = listeners.iter().find(|addr| !addr.ip().is_loopback())
+    {
+        return Err(format!(
+            "{public} is not a loopback address, and this version has neither authentication nor encryption: anyone \
+             who reaches it can read, write and administer everything; if the network is trusted, set \
+             node.insecure_public = true"
+        ));
+    }
+
+    Ok(Options {
+        cluster: ClusterOptions {
+            name: file.cluster.name,
+            id,
+        },
+        node: NodeOptions {
+            name: file.node.name,
+            data_dir: file.node.data_dir,
+            raft_listen,
+            http_listen,
+            namesrv: file.node.namesrv,
+            insecure_public: file.node.insecure_public,
+            stop_forward_time: file.node.stop_forward_time,
+        },
+        groups,
+        storage: check_storage(&file.storage, file.broker.message_bytes_max)?,
+        raft: check_raft(&file.raft)?,
+        broker: check_broker(&file.broker)?,
+    })
+}
+
+fn check_group(group: file::Group, own_node: &str) -> Result<GroupOptions, String> {
+    let name = group.name;
+    check_name("group.name", &name)?;
+    let at = |key: &str| format!("group `{name}`: {key}");
+    let client_listen = parse_addr(&at("client_listen"), &group.client_listen)?;
+    if group.members.is_empty() || group.members.len() > MEMBERS_MAX {
+        return Err(format!(
+            "group `{name}` has {} [[group.member]], allowed are 1 to {MEMBERS_MAX}",
+            group.members.len()
+        ));
+    }
+    let mut members = Vec::with_capacity(group.members.len());
+    let (mut nodes, mut ids, mut raft_addrs) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for member in group.members {
+        check_name(&at("member.node"), &member.node)?;
+        check_host_port(&at("member.raft_addr"), &member.raft_addr)?;
+        let client_addr = parse_addr(&at("member.client_addr"), &member.client_addr)?;
+        if client_addr.ip().is_unspecified() {
+            return Err(format!(
+                "group `{name}`: client_addr {client_addr} cannot be connected to; clients are told it"
+            ));
+        }
+        if member.id == 0 {
+            return Err(format!(
+                "group `{name}`: member ids start at 1; 0 names the leader in routes"
+            ));
+        }
+        if !nodes.insert(member.node.clone()) {
+            return Err(format!(
+                "group `{name}`: node `{}` is listed twice",
+                member.node
+            ));
+        }
+        if !ids.insert(member.id) {
+            return Err(format!(
+                "group `{name}`: member id {} is used twice",
+                member.id
+            ));
+        }
+        if !raft_addrs.insert(member.raft_addr.clone()) {
+            return Err(format!(
+                "group `{name}`: raft_addr {} is used twice",
+                member.raft_addr
+            ));
+        }
+        members.push(MemberOptions {
+            node: member.node,
+            id: member.id,
+            raft_addr: member.raft_addr,
+            client_addr,
+        });
+    }
+    members.sort_by_key(|member| member.id);
+    let id_of = |node: &str| {
+        members
+            .iter()
+            .find(|member| member.node == node)
+            .map(|member| member.id)
+    };
+    let own_id = id_of(own_node).ok_or_else(|| {
+        format!("group `{name}`: this node, `{own_node}`, is not among the members")
+    })?;
+    let preferred_leader = match &group.preferred_leader {
+        None => None,
+        Some(node) => Some(id_of(node).ok_or_else(|| {
+            format!("group `{name}`: preferred_leader `{node}` is not among the members")
+        })?),
+    };
+    Ok(GroupOptions {
+        name,
+        client_listen,
+        preferred_leader,
+        own_id,
+        members,
+    })
+}
+
+fn check_storage(
+    storage: &file::Storage,
+    message_bytes_max: u64,
+) -> Result<StorageOptions, String> {
+    let bytes = storage.segment_bytes;
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes) {
+        return Err(format!(
+            "storage.segment_bytes is {bytes} bytes, allowed are 16MiB to 16GiB"
+        ));
+    }
+    if !bytes.is_multiple_of(4_096) {
+        return Err(format!(
+            "storage.segment_bytes is {bytes} bytes, not a multiple of 4KiB"
+        ));
+    }
+    if bytes < 2 * message_bytes_max {
+        return Err(format!(
+            "storage.segment_bytes ({bytes}) must be at least twice broker.message_bytes_max"
+        ));
+    }
+    let flush = match storage.flush {
+        file::Flush::Sync => FlushOptions::Sync,
+        file::Flush::Async => FlushOptions::Async {
+            interval: storage.flush_interval,
+        },
+    };
+    if !(Duration::from_millis(10)..=Duration::from_secs(1)).contains(&storage.flush_interval) {
+        return Err(format!(
+            "storage.flush_interval is {:?}, allowed are 10ms to 1s",
+            storage.flush_interval
+        ));
+    }
+    Ok(StorageOptions {
+        segment_bytes: bytes,
+        flush,
+    })
+}
+
+fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {
+    let (heartbeat, min, max) = (
+        raft.heartbeat_interval,
+        raft.election_timeout_min,
+        raft.election_timeout_max,
+    );
+    if !(Duration::from_millis(10)..=Duration::from_secs(10)).contains(&heartbeat) {
+        return Err(format!(
+            "raft.heartbeat_interval is {heartbeat:?}, allowed are 10ms to 10s"
+        ));
+    }
+    if min < 2 * heartbeat {
+        return Err(format!(
+            "raft.election_timeout_min ({min:?}) must be at least twice raft.heartbeat_interval ({heartbeat:?})"
+        ));
+    }
+    if max <= min || max > Duration::from_secs(60) {
+        return Err(format!(
+            "raft.election_timeout_max ({max:?}) must be longer than raft.election_timeout_min ({min:?}), and at most 60s"
+        ));
+    }
+    Ok(RaftOptions {
+        heartbeat_interval: heartbeat,
+        election_timeout_min: min,
+        election_timeout_max: max,
+    })
+}
+
+fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
+    if !(1..=QUEUES_MAX).contains(&broker.auto_create_queues) {
+        return Err(format!(
+            "broker.auto_create_queues is {}, allowed are 1 to {QUEUES_MAX}",
+            broker.auto_create_queues
+        ));
+    }
+    if !(1_024..=MESSAGE_BYTES_MAX).contains(&broker.message_bytes_max) {
+        return Err(format!(
+            "broker.message_bytes_max is {} bytes, allowed are 1KiB to {}MiB",
+            broker.message_bytes_max,
+            MESSAGE_BYTES_MAX >> 20
+        ));
+    }
+    Ok(BrokerOptions {
+        auto_create_topics: broker.auto_create_topics,
+        auto_create_groups: broker.auto_create_groups,
+        auto_create_queues: broker.auto_create_queues,
+        message_bytes_max: usize::try_from(broker.message_bytes_max).expect("limited above"),
+    })
+}
+
+fn parse_cluster_id(text: &str) -> Result<[u8; 16], String> {
+    let wrong = || {
+        format!(
+            "cluster.id is `{text}`, expected 32 hex digits; `gantry cluster-id` prints a new one"
+        )
+    };
+    if text.len() != 32 || !text.is_ascii() {
+        return Err(wrong());
+    }
+    let mut id = [0; 16];
+    for (byte, digits) in id.iter_mut().zip(text.as_bytes().chunks(2)) {
+        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+    }
+    if id == [0; 16] {
+        return Err("cluster.id is all zeros; `gantry cluster-id` prints a new one".to_owned());
+    }
+    Ok(id)
+}
+
+/// Names become directories and text on the wire, so they admit letters, digits, `_` and `-` only.
+fn check_name(key: &str, name: &str) -> Result<(), String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
+        return Err(format!(
+            "{key} is `{name}`, allowed are 1 to {NAME_BYTES_MAX} letters, digits, `_` and `-`"
+        ));
+    }
+    Ok(())
+}
+
+fn parse_addr(key: &str, text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("{key} is `{text}`, expected an address and a port such as 127.0.0.1:10911")
+    })
+}
+
+fn check_host_port(key: &str, text: &str) -> Result<(), String> {
+    let valid = text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && !host.contains(char::is_whitespace)
+            && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    if valid {
+        Ok(())
+    } else {
+        Err(format!("{key} is `{text}`, expected host:port"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! The TOML file as it is written: names, types and defaults, nothing checked across keys.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{ConfigError, unit};
+
+/// Reads `text` into `T`. `T` must refuse unknown fields for the "did you mean" to have a cause.
+///
+/// # Errors
+/// [`ConfigError`] with file, line, and the nearest known name if a key is unknown.
+pub fn parse_toml<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map(|span| {
+            1 + text
+                .bytes()
+                .take(span.start)
+                .filter(|&b| b == b'\n')
+                .count()
+        });
+        ConfigError {
+            path: path.to_owned(),
+            line,
+            message: with_nearest_name(error.message().trim_end()),
+        }
+    })
+}
+
+/// serde says ``unknown field `x`, expected one of `a`, `b` ``; this puts the likeliest name first.
+fn with_nearest_name(message: &str) -> String {
+    if !message.starts_with("unknown field") {
+        return message.to_owned();
+    }
+    let mut names = message.split('`').skip(1).step_by(2);
+    let Some(unknown) = names.next() else {
+        return message.to_owned();
+    };
+    let nearest = names
+        .map(|known| (strsim::damerau_levenshtein(unknown, known), known))
+        .min()
+        .filter(|&(distance, known)| distance <= 1 + known.len() / 3);
+    match nearest {
+        Some((_, known)) => format!("unknown key `{unknown}`; did you mean `{known}`?"),
+        None => message.replacen("unknown field", "unknown key", 1),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) cluster: Cluster,
+    pub(super) node: Node,
+    #[serde(rename = "group", default)]
+    pub(super) groups: Vec<Group>,
+    #[serde(default)]
+    pub(super) storage: Storage,
+    #[serde(default)]
+    pub(super) raft: Raft,
+    #[serde(default)]
+    pub(super) broker: Broker,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cluster {
+    #[serde(default = "default_cluster_name")]
+    pub(super) name: String,
+    pub(super) id: String,
+}
+
+fn default_cluster_name() -> String {
+    "DefaultCluster".to_owned()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) data_dir: PathBuf,
+    pub(super) raft_listen: String,
+    #[serde(default = "default_http_listen")]
+    pub(super) http_listen: String,
+    pub(super) namesrv: Vec<String>,
+    #[serde(default)]
+    pub(super) insecure_public: bool,
+    #[serde(
+        default = "default_stop_forward_time",
+        deserialize_with = "unit::duration"
+    )]
+    pub(super) stop_forward_time: Duration,
+}
+
+fn default_http_listen() -> String {
+    "127.0.0.1:8081".to_owned()
+}
+
+fn default_stop_forward_time() -> Duration {
+    Duration::from_secs(35)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) client_listen: String,
+    pub(super) preferred_leader: Option<String>,
+    #[serde(rename = "member", default)]
+    pub(super) members: Vec<Member>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Member {
+    pub(super) node: String,
+    pub(super) id: u64,
+    pub(super) raft_addr: String,
+    pub(super) client_addr: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Flush {
+    Sync,
+    Async,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Storage {
+    #[serde(deserialize_with = "unit::bytes")]
+    pub(super) segment_bytes: u64,
+    pub(super) flush: Flush,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) flush_interval: Duration,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 1 << 30,
+            flush: Flush::Sync,
+            flush_interval: Duration::from_millis(200),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Raft {
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) heartbeat_interval: Duration,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) election_timeout_min: Duration,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) election_timeout_max: Duration,
+}
+
+impl Default for Raft {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_millis(100),
+            election_timeout_min: Duration::from_millis(300),
+            election_timeout_max: Duration::from_millis(500),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Broker {
+    pub(super) auto_create_topics: bool,
+    pub(super) auto_create_groups: bool,
+    pub(super) auto_create_queues: u32,
+    #[serde(deserialize_with = "unit::bytes")]
+    pub(super) message_bytes_max: u64,
+}
+
+impl Default for Broker {
+    fn default() -> Self {
+        Self {
+            auto_create_topics: false,
+            auto_create_groups: true,
+            auto_create_queues: 8,
+            message_bytes_max: 4 << 20,
+        }
+    }
+}
