@@ -1,0 +1,128 @@
+//! What `GET /v1/status` answers.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a node is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// Clients are accepted, logs are being recovered.
+    Starting,
+    /// Every group has been started.
+    Running,
+    /// Leaderships move away and requests are forwarded.
+    Stopping,
+    /// A disk failed; the process is about to end.
+    Failed,
+}
+
+/// One node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// RocketMQ's cluster name.
+    pub cluster: String,
+    /// The cluster's identity in hex.
+    pub cluster_id: String,
+    /// The node's name.
+    pub node: String,
+    /// Version of the program.
+    pub version: String,
+    /// Where the node is in its life.
+    pub state: NodeState,
+    /// Whether `/health/ready` says yes, and else why not.
+    pub ready: bool,
+    /// One sentence.
+    pub health: String,
+    /// Since the process started.
+    pub uptime_ms: u64,
+    /// From the start of the process until every group had a known leader, once it had.
+    pub start_to_ready_ms: Option<u64>,
+    /// One entry for each replica on this node.
+    pub groups: Vec<GroupStatus>,
+    /// One entry for each name server this node tells who leads.
+    pub name_servers: Vec<NameServerStatus>,
+}
+
+/// One replica as its node sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// RocketMQ's broker name.
+    pub name: String,
+    /// Where clients reach this replica.
+    pub client_addr: SocketAddr,
+    /// Raft identity of this replica.
+    pub id: u64,
+    /// What the replica is.
+    pub role: ReplicaRole,
+    /// A leader that answers clients: it has applied everything of earlier terms.
+    pub gates_open: bool,
+    /// The term of the vote.
+    pub term: u64,
+    /// Who leads, if known.
+    pub leader: Option<LeaderStatus>,
+    /// Last entry in the log.
+    pub last: Option<u64>,
+    /// Last entry known to be on this node's disk.
+    pub flushed: Option<u64>,
+    /// Last entry that a majority has, as far as this replica knows.
+    pub committed: Option<u64>,
+    /// Last entry that the state machine has seen.
+    pub applied: Option<u64>,
+    /// All replicas.
+    pub members: Vec<MemberStatus>,
+}
+
+/// What a replica is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplicaRole {
+    /// Not started yet: its log is being recovered.
+    Recovering,
+    /// It leads.
+    Leader,
+    /// It follows a leader.
+    Follower,
+    /// It knows of no leader.
+    Electing,
+    /// Its storage or Raft has failed.
+    Failed,
+}
+
+/// Who leads a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderStatus {
+    /// Raft identity.
+    pub id: u64,
+    /// Node name.
+    pub node: String,
+    /// Where clients reach it.
+    pub client_addr: String,
+}
+
+/// One member of a group; `matched` is known to the leader only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Raft identity.
+    pub id: u64,
+    /// Node name.
+    pub node: String,
+    /// Where clients reach it.
+    pub client_addr: String,
+    /// It votes; a learner does not.
+    pub voter: bool,
+    /// Last entry that the leader knows this member has.
+    pub matched: Option<u64>,
+}
+
+/// How registration with one name server goes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NameServerStatus {
+    /// `host:port`.
+    pub addr: String,
+    /// The last registration was answered, and nothing newer waits.
+    pub registered: bool,
+    /// Why the last try failed.
+    pub last_error: Option<String>,
+}

@@ -1,0 +1,183 @@
+//! `gantry dev`: a whole cluster on this machine, every part a real process.
+
+mod child;
+mod control;
+mod layout;
+mod supervisor;
+mod view;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+
+use self::control::{Action, Answer, Request, Target};
+use self::layout::{BASE_PORT, Layout, Wanted};
+use crate::output::{self, Format};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct DevArgs {
+    #[command(subcommand)]
+    command: Option<DevCommand>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Broker nodes: 1, 3 or 5 [default: 3]
+    #[arg(long)]
+    nodes: Option<u16>,
+    /// Broker groups, 1 to 9 [default: as many as nodes]
+    #[arg(long)]
+    groups: Option<u16>,
+    /// Directory of everything the cluster keeps; running it again resumes what is there
+    #[arg(long, default_value = "data/dev")]
+    data: PathBuf,
+    /// First port; name servers take it and the next two, all other ports follow [default: 9876]
+    #[arg(long)]
+    base_port: Option<u16>,
+    /// Keep the data in a temporary directory that is removed at the end
+    #[arg(long, conflicts_with = "data")]
+    ephemeral: bool,
+    /// Print one JSON object instead of the table, and nothing else on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum DevCommand {
+    /// Kill a process (SIGKILL), as losing its machine would
+    Kill(TargetArgs),
+    /// Stop a process cleanly: it hands its leaderships over first
+    Stop(TargetArgs),
+    /// Start a process that was killed or stopped
+    Start(TargetArgs),
+    /// Pause a process (SIGSTOP): it is there, and silent
+    Pause(TargetArgs),
+    /// Let a paused process go on
+    Resume(TargetArgs),
+    /// Show processes, ports and leaders
+    Status(StatusArgs),
+    /// Remove the cluster and its data; it must not be running
+    Reset(DirArgs),
+}
+
+#[derive(Debug, Args)]
+struct DirArgs {
+    /// Directory of the cluster
+    #[arg(long, default_value = "data/dev")]
+    data: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    dir: DirArgs,
+    #[arg(long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Debug, Args)]
+struct TargetArgs {
+    /// A node (n1) or a name server (ns1)
+    #[arg(required_unless_present = "leader", conflicts_with = "leader")]
+    node: Option<String>,
+    /// The node that leads this group (broker-a), instead of a name
+    #[arg(long, value_name = "GROUP")]
+    leader: Option<String>,
+    #[command(flatten)]
+    dir: DirArgs,
+}
+
+pub(crate) fn run(args: DevArgs) -> Result<()> {
+    match args.command {
+        None => start(args.run),
+        Some(DevCommand::Kill(target)) => act(Action::Kill, target),
+        Some(DevCommand::Stop(target)) => act(Action::Stop, target),
+        Some(DevCommand::Start(target)) => act(Action::Start, target),
+        Some(DevCommand::Pause(target)) => act(Action::Pause, target),
+        Some(DevCommand::Resume(target)) => act(Action::Resume, target),
+        Some(DevCommand::Status(args)) => match control::call(&args.dir.data, &Request::Status)? {
+            Answer::Status(view) if args.output == Format::Json => output::json(&view),
+            Answer::Status(view) => output::line(&view.to_text()),
+            Answer::Done(text) | Answer::Refused(text) => bail!("{text}"),
+        },
+        Some(DevCommand::Reset(dir)) => reset(&dir.data),
+    }
+}
+
+fn act(action: Action, args: TargetArgs) -> Result<()> {
+    let target = match (args.node, args.leader) {
+        (Some(name), _) => Target::Process(name),
+        (None, Some(group)) => Target::LeaderOf(group),
+        (None, None) => bail!("name a node, or --leader GROUP"),
+    };
+    match control::call(&args.dir.data, &Request::Act { action, target })? {
+        Answer::Done(text) => output::line(&text),
+        Answer::Refused(text) => bail!("{text}"),
+        Answer::Status(view) => output::line(&view.to_text()),
+    }
+}
+
+fn start(args: RunArgs) -> Result<()> {
+    let ephemeral = args.ephemeral.then(temporary_dir).transpose()?;
+    let dir = ephemeral.as_ref().unwrap_or(&args.data);
+    fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    let dir = fs::canonicalize(dir).with_context(|| format!("finding {}", dir.display()))?;
+    let _lock = lock(&dir)?;
+    let wanted = Wanted { nodes: args.nodes, groups: args.groups, base_port: args.base_port };
+    let layout = Layout::open(&dir, wanted)?;
+    let options = supervisor::Options {
+        dir: dir.clone(),
+        layout,
+        json: args.json,
+        named_dir: ephemeral.is_some() || args.data != Path::new("data/dev"),
+    };
+    let result = crate::runtime()?.block_on(supervisor::run(options));
+    if ephemeral.is_some() {
+        fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
+    }
+    result
+}
+
+fn temporary_dir() -> Result<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("gantry-dev-{}", std::process::id()));
+    fs::create_dir(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Holds the directory for this process; the lock goes with the file handle.
+fn lock(dir: &Path) -> Result<fs::File> {
+    let path = dir.join("dev.lock");
+    let file = fs::File::create(&path).with_context(|| format!("opening {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => bail!("a `gantry dev` runs in {} already", dir.display()),
+        Err(fs::TryLockError::Error(error)) => Err(error).with_context(|| format!("locking {}", path.display())),
+    }
+}
+
+/// Removes what `gantry dev` made in `dir`, and the directory if nothing else is in it.
+fn reset(dir: &Path) -> Result<()> {
+    if !dir.join("dev.json").exists() {
+        bail!("there is no cluster in {}", dir.display());
+    }
+    let lock = lock(dir)?;
+    for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+        let path = entry.with_context(|| format!("reading {}", dir.display()))?.path();
+        let ours = path.file_name().and_then(|name| name.to_str()).is_some_and(layout::is_ours);
+        let removed = match (ours, path.is_dir()) {
+            (false, _) => continue,
+            (true, true) => fs::remove_dir_all(&path),
+            (true, false) => fs::remove_file(&path),
+        };
+        removed.with_context(|| format!("removing {}", path.display()))?;
+    }
+    drop(lock);
+    // Whatever else the user keeps there stays.
+    let _ = fs::remove_dir(dir);
+    output::line(&format!("removed the cluster in {}", dir.display()))
+}
