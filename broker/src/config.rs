@@ -101,18 +101,13 @@ impl GroupOptions {
     /// This node's own replica.
     #[must_use]
     pub fn own_member(&self) -> &MemberOptions {
-        self.members
-            .iter()
-            .find(|member| member.id == self.own_id)
-            .expect("checked when the options were made")
+        self.members.iter().find(|member| member.id == self.own_id).expect("checked when the options were made")
     }
 
     /// The member that creates the group on the first start: the one with the lowest id.
     #[must_use]
     pub fn initializes(&self) -> bool {
-        self.members
-            .first()
-            .is_some_and(|member| member.id == self.own_id)
+        self.members.first().is_some_and(|member| member.id == self.own_id)
     }
 }
 
@@ -202,11 +197,7 @@ impl Options {
     /// As [`Options::load`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file = parse_toml::<file::File>(path, text)?;
-        check(file).map_err(|message| ConfigError {
-            path: path.to_owned(),
-            line: None,
-            message,
-        })
+        check(file).map_err(|message| ConfigError { path: path.to_owned(), line: None, message })
     }
 }
 
@@ -217,9 +208,7 @@ fn check(file: file::File) -> Result<Options, String> {
     let raft_listen = parse_addr("node.raft_listen", &file.node.raft_listen)?;
     let http_listen = parse_addr("node.http_listen", &file.node.http_listen)?;
     if file.node.namesrv.is_empty() {
-        return Err(
-            "node.namesrv is empty; without a name server no client finds this node".to_owned(),
-        );
+        return Err("node.namesrv is empty; without a name server no client finds this node".to_owned());
     }
     for namesrv in &file.node.namesrv {
         check_host_port("node.namesrv", namesrv)?;
@@ -227,18 +216,13 @@ fn check(file: file::File) -> Result<Options, String> {
     if file.groups.is_empty() {
         return Err("there is no [[group]]; a node needs at least one".to_owned());
     }
-    let groups = file
-        .groups
-        .into_iter()
-        .map(|group| check_group(group, &file.node.name))
-        .collect::<Result<Vec<_>, _>>()?;
+    let groups =
+        file.groups.into_iter().map(|group| check_group(group, &file.node.name)).collect::<Result<Vec<_>, _>>()?;
 
     let mut names = HashSet::new();
     let mut listeners = HashSet::from([raft_listen]);
     if !listeners.insert(http_listen) {
-        return Err(format!(
-            "node.http_listen and node.raft_listen are both {http_listen}"
-        ));
+        return Err(format!("node.http_listen and node.raft_listen are both {http_listen}"));
     }
     let mut own_raft_addr = None;
     let mut client_addrs = HashSet::new();
@@ -255,10 +239,7 @@ fn check(file: file::File) -> Result<Options, String> {
         }
         for member in &group.members {
             if !client_addrs.insert(member.client_addr) {
-                return Err(format!(
-                    "group `{}`: client_addr {} is used twice",
-                    group.name, member.client_addr
-                ));
+                return Err(format!("group `{}`: client_addr {} is used twice", group.name, member.client_addr));
             }
         }
         let raft_addr = &group.own_member().raft_addr;
@@ -280,10 +261,7 @@ fn check(file: file::File) -> Result<Options, String> {
     }
 
     Ok(Options {
-        cluster: ClusterOptions {
-            name: file.cluster.name,
-            id,
-        },
+        cluster: ClusterOptions { name: file.cluster.name, id },
         node: NodeOptions {
             name: file.node.name,
             data_dir: file.node.data_dir,
@@ -323,108 +301,57 @@ fn check_group(group: file::Group, own_node: &str) -> Result<GroupOptions, Strin
             ));
         }
         if member.id == 0 {
-            return Err(format!(
-                "group `{name}`: member ids start at 1; 0 names the leader in routes"
-            ));
+            return Err(format!("group `{name}`: member ids start at 1; 0 names the leader in routes"));
         }
         if !nodes.insert(member.node.clone()) {
-            return Err(format!(
-                "group `{name}`: node `{}` is listed twice",
-                member.node
-            ));
+            return Err(format!("group `{name}`: node `{}` is listed twice", member.node));
         }
         if !ids.insert(member.id) {
-            return Err(format!(
-                "group `{name}`: member id {} is used twice",
-                member.id
-            ));
+            return Err(format!("group `{name}`: member id {} is used twice", member.id));
         }
         if !raft_addrs.insert(member.raft_addr.clone()) {
-            return Err(format!(
-                "group `{name}`: raft_addr {} is used twice",
-                member.raft_addr
-            ));
+            return Err(format!("group `{name}`: raft_addr {} is used twice", member.raft_addr));
         }
-        members.push(MemberOptions {
-            node: member.node,
-            id: member.id,
-            raft_addr: member.raft_addr,
-            client_addr,
-        });
+        members.push(MemberOptions { node: member.node, id: member.id, raft_addr: member.raft_addr, client_addr });
     }
     members.sort_by_key(|member| member.id);
-    let id_of = |node: &str| {
-        members
-            .iter()
-            .find(|member| member.node == node)
-            .map(|member| member.id)
-    };
-    let own_id = id_of(own_node).ok_or_else(|| {
-        format!("group `{name}`: this node, `{own_node}`, is not among the members")
-    })?;
+    let id_of = |node: &str| members.iter().find(|member| member.node == node).map(|member| member.id);
+    let own_id =
+        id_of(own_node).ok_or_else(|| format!("group `{name}`: this node, `{own_node}`, is not among the members"))?;
     let preferred_leader = match &group.preferred_leader {
         None => None,
-        Some(node) => Some(id_of(node).ok_or_else(|| {
-            format!("group `{name}`: preferred_leader `{node}` is not among the members")
-        })?),
+        Some(node) => Some(
+            id_of(node).ok_or_else(|| format!("group `{name}`: preferred_leader `{node}` is not among the members"))?,
+        ),
     };
-    Ok(GroupOptions {
-        name,
-        client_listen,
-        preferred_leader,
-        own_id,
-        members,
-    })
+    Ok(GroupOptions { name, client_listen, preferred_leader, own_id, members })
 }
 
-fn check_storage(
-    storage: &file::Storage,
-    message_bytes_max: u64,
-) -> Result<StorageOptions, String> {
+fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<StorageOptions, String> {
     let bytes = storage.segment_bytes;
     if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes) {
-        return Err(format!(
-            "storage.segment_bytes is {bytes} bytes, allowed are 16MiB to 16GiB"
-        ));
+        return Err(format!("storage.segment_bytes is {bytes} bytes, allowed are 16MiB to 16GiB"));
     }
     if !bytes.is_multiple_of(4_096) {
-        return Err(format!(
-            "storage.segment_bytes is {bytes} bytes, not a multiple of 4KiB"
-        ));
+        return Err(format!("storage.segment_bytes is {bytes} bytes, not a multiple of 4KiB"));
     }
     if bytes < 2 * message_bytes_max {
-        return Err(format!(
-            "storage.segment_bytes ({bytes}) must be at least twice broker.message_bytes_max"
-        ));
+        return Err(format!("storage.segment_bytes ({bytes}) must be at least twice broker.message_bytes_max"));
     }
     let flush = match storage.flush {
         file::Flush::Sync => FlushOptions::Sync,
-        file::Flush::Async => FlushOptions::Async {
-            interval: storage.flush_interval,
-        },
+        file::Flush::Async => FlushOptions::Async { interval: storage.flush_interval },
     };
     if !(Duration::from_millis(10)..=Duration::from_secs(1)).contains(&storage.flush_interval) {
-        return Err(format!(
-            "storage.flush_interval is {:?}, allowed are 10ms to 1s",
-            storage.flush_interval
-        ));
+        return Err(format!("storage.flush_interval is {:?}, allowed are 10ms to 1s", storage.flush_interval));
     }
-    Ok(StorageOptions {
-        segment_bytes: bytes,
-        flush,
-    })
+    Ok(StorageOptions { segment_bytes: bytes, flush })
 }
 
 fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {
-    let (heartbeat, min, max) = (
-        raft.heartbeat_interval,
-        raft.election_timeout_min,
-        raft.election_timeout_max,
-    );
+    let (heartbeat, min, max) = (raft.heartbeat_interval, raft.election_timeout_min, raft.election_timeout_max);
     if !(Duration::from_millis(10)..=Duration::from_secs(10)).contains(&heartbeat) {
-        return Err(format!(
-            "raft.heartbeat_interval is {heartbeat:?}, allowed are 10ms to 10s"
-        ));
+        return Err(format!("raft.heartbeat_interval is {heartbeat:?}, allowed are 10ms to 10s"));
     }
     if min < 2 * heartbeat {
         return Err(format!(
@@ -436,11 +363,7 @@ fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {
             "raft.election_timeout_max ({max:?}) must be longer than raft.election_timeout_min ({min:?}), and at most 60s"
         ));
     }
-    Ok(RaftOptions {
-        heartbeat_interval: heartbeat,
-        election_timeout_min: min,
-        election_timeout_max: max,
-    })
+    Ok(RaftOptions { heartbeat_interval: heartbeat, election_timeout_min: min, election_timeout_max: max })
 }
 
 fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
@@ -466,11 +389,7 @@ fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
 }
 
 fn parse_cluster_id(text: &str) -> Result<[u8; 16], String> {
-    let wrong = || {
-        format!(
-            "cluster.id is `{text}`, expected 32 hex digits; `gantry cluster-id` prints a new one"
-        )
-    };
+    let wrong = || format!("cluster.id is `{text}`, expected 32 hex digits; `gantry cluster-id` prints a new one");
     if text.len() != 32 || !text.is_ascii() {
         return Err(wrong());
     }
@@ -489,30 +408,20 @@ fn parse_cluster_id(text: &str) -> Result<[u8; 16], String> {
 fn check_name(key: &str, name: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
-        return Err(format!(
-            "{key} is `{name}`, allowed are 1 to {NAME_BYTES_MAX} letters, digits, `_` and `-`"
-        ));
+        return Err(format!("{key} is `{name}`, allowed are 1 to {NAME_BYTES_MAX} letters, digits, `_` and `-`"));
     }
     Ok(())
 }
 
 fn parse_addr(key: &str, text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("{key} is `{text}`, expected an address and a port such as 127.0.0.1:10911")
-    })
+    text.parse().map_err(|_| format!("{key} is `{text}`, expected an address and a port such as 127.0.0.1:10911"))
 }
 
 fn check_host_port(key: &str, text: &str) -> Result<(), String> {
     let valid = text.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty()
-            && !host.contains(char::is_whitespace)
-            && port.parse::<u16>().is_ok_and(|port| port != 0)
+        !host.is_empty() && !host.contains(char::is_whitespace) && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
-    if valid {
-        Ok(())
-    } else {
-        Err(format!("{key} is `{text}`, expected host:port"))
-    }
+    if valid { Ok(()) } else { Err(format!("{key} is `{text}`, expected host:port")) }
 }
 
 #[cfg(test)]

@@ -14,18 +14,8 @@ use super::{ConfigError, unit};
 /// [`ConfigError`] with file, line, and the nearest known name if a key is unknown.
 pub fn parse_toml<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
-        let line = error.span().map(|span| {
-            1 + text
-                .bytes()
-                .take(span.start)
-                .filter(|&b| b == b'\n')
-                .count()
-        });
-        ConfigError {
-            path: path.to_owned(),
-            line,
-            message: with_nearest_name(error.message().trim_end()),
-        }
+        let line = error.span().map(|span| 1 + text.bytes().take(span.start).filter(|&b| b == b'\n').count());
+        ConfigError { path: path.to_owned(), line, message: with_nearest_name(error.message().trim_end()) }
     })
 }
 
@@ -86,10 +76,7 @@ pub(super) struct Node {
     pub(super) namesrv: Vec<String>,
     #[serde(default)]
     pub(super) insecure_public: bool,
-    #[serde(
-        default = "default_stop_forward_time",
-        deserialize_with = "unit::duration"
-    )]
+    #[serde(default = "default_stop_forward_time", deserialize_with = "unit::duration")]
     pub(super) stop_forward_time: Duration,
 }
 
@@ -139,11 +126,7 @@ pub(super) struct Storage {
 
 impl Default for Storage {
     fn default() -> Self {
-        Self {
-            segment_bytes: 1 << 30,
-            flush: Flush::Sync,
-            flush_interval: Duration::from_millis(200),
-        }
+        Self { segment_bytes: 1 << 30, flush: Flush::Sync, flush_interval: Duration::from_millis(200) }
     }
 }
 
@@ -180,11 +163,6 @@ pub(super) struct Broker {
 
 impl Default for Broker {
     fn default() -> Self {
-        Self {
-            auto_create_topics: false,
-            auto_create_groups: true,
-            auto_create_queues: 8,
-            message_bytes_max: 4 << 20,
-        }
+        Self { auto_create_topics: false, auto_create_groups: true, auto_create_queues: 8, message_bytes_max: 4 << 20 }
     }
 }

@@ -54,10 +54,7 @@ fn a_good_file_is_read_with_defaults() {
     assert_eq!(options.storage.segment_bytes, 1 << 30);
     let group = &options.groups[0];
     assert_eq!((group.own_id, group.preferred_leader), (1, Some(2)));
-    assert_eq!(
-        group.members.iter().map(|m| m.id).collect::<Vec<_>>(),
-        [1, 2]
-    );
+    assert_eq!(group.members.iter().map(|m| m.id).collect::<Vec<_>>(), [1, 2]);
     assert!(group.initializes());
     assert_eq!(group.own_member().node, "n1");
 }
@@ -74,139 +71,52 @@ fn unknown_keys_name_file_line_and_nearest() {
     check_refused(
         "raft_listen",
         "raft_lisen",
-        &[
-            "broker.toml:8: ",
-            "unknown key `raft_lisen`; did you mean `raft_listen`?",
-        ],
+        &["broker.toml:8: ", "unknown key `raft_lisen`; did you mean `raft_listen`?"],
     );
-    check_refused(
-        "client_addr",
-        "zzz",
-        &["unknown key `zzz`, expected one of"],
-    );
+    check_refused("client_addr", "zzz", &["unknown key `zzz`, expected one of"]);
     check_refused("[node]", "[nodes]", &["did you mean `node`?"]);
 }
 
 #[test]
 fn missing_and_mistyped_values_name_the_line() {
-    check_refused(
-        "id = 2",
-        "id = \"two\"",
-        &["broker.toml:18", "invalid type"],
-    );
-    check_refused(
-        "[cluster]\nid = \"00112233445566778899aabbccddeeff\"",
-        "[cluster]",
-        &["missing field `id`"],
-    );
-    check_refused(
-        "[node]",
-        "[storage]\nsegment_bytes = 5\n[node]",
-        &["broker.toml:6", "a size with its unit"],
-    );
-    check_refused(
-        "[node]",
-        "[storage]\nsegment_bytes = \"5\"\n[node]",
-        &["broker.toml:6", "no unit"],
-    );
+    check_refused("id = 2", "id = \"two\"", &["broker.toml:18", "invalid type"]);
+    check_refused("[cluster]\nid = \"00112233445566778899aabbccddeeff\"", "[cluster]", &["missing field `id`"]);
+    check_refused("[node]", "[storage]\nsegment_bytes = 5\n[node]", &["broker.toml:6", "a size with its unit"]);
+    check_refused("[node]", "[storage]\nsegment_bytes = \"5\"\n[node]", &["broker.toml:6", "no unit"]);
 }
 
 #[test]
 fn public_addresses_need_the_word() {
-    check_refused(
-        "127.0.0.1:10911\"",
-        "10.0.0.1:10911\"",
-        &["10.0.0.1:10911", "insecure_public = true"],
-    );
-    check_refused(
-        "\"127.0.0.1:11001\"",
-        "\"0.0.0.0:11001\"",
-        &["0.0.0.0:11001", "insecure_public"],
-    );
-    let public = GOOD
-        .replacen("127.0.0.1:10911\"", "0.0.0.0:10911\"", 1)
-        .replace("[node]", "[node]\ninsecure_public = true");
+    check_refused("127.0.0.1:10911\"", "10.0.0.1:10911\"", &["10.0.0.1:10911", "insecure_public = true"]);
+    check_refused("\"127.0.0.1:11001\"", "\"0.0.0.0:11001\"", &["0.0.0.0:11001", "insecure_public"]);
+    let public =
+        GOOD.replacen("127.0.0.1:10911\"", "0.0.0.0:10911\"", 1).replace("[node]", "[node]\ninsecure_public = true");
     assert!(parse(&public).unwrap().node.insecure_public);
 }
 
 #[test]
 fn contradictions_are_refused() {
-    check_refused(
-        "node = \"n1\"",
-        "node = \"n3\"",
-        &["this node, `n1`, is not among the members"],
-    );
-    check_refused(
-        "preferred_leader = \"n2\"",
-        "preferred_leader = \"n9\"",
-        &["`n9` is not among"],
-    );
+    check_refused("node = \"n1\"", "node = \"n3\"", &["this node, `n1`, is not among the members"]);
+    check_refused("preferred_leader = \"n2\"", "preferred_leader = \"n9\"", &["`n9` is not among"]);
     check_refused("id = 2", "id = 1", &["member id 1 is used twice"]);
     check_refused("id = 2", "id = 0", &["member ids start at 1"]);
-    check_refused(
-        "127.0.0.1:11002",
-        "127.0.0.1:11001",
-        &["raft_addr 127.0.0.1:11001 is used twice"],
-    );
-    check_refused(
-        "127.0.0.1:10921",
-        "127.0.0.1:10911",
-        &["client_addr 127.0.0.1:10911 is used twice"],
-    );
-    check_refused(
-        "127.0.0.1:10921",
-        "0.0.0.0:10921",
-        &["cannot be connected to"],
-    );
+    check_refused("127.0.0.1:11002", "127.0.0.1:11001", &["raft_addr 127.0.0.1:11001 is used twice"]);
+    check_refused("127.0.0.1:10921", "127.0.0.1:10911", &["client_addr 127.0.0.1:10911 is used twice"]);
+    check_refused("127.0.0.1:10921", "0.0.0.0:10921", &["cannot be connected to"]);
     check_refused("[\"127.0.0.1:9876\"]", "[]", &["node.namesrv is empty"]);
-    check_refused(
-        "00112233",
-        "0011223",
-        &["32 hex digits", "gantry cluster-id"],
-    );
-    check_refused(
-        "broker-a",
-        "../broker-a",
-        &["group.name", "letters, digits"],
-    );
-    check_refused(
-        "[node]",
-        "[raft]\nheartbeat_interval = \"400ms\"\n[node]",
-        &["at least twice"],
-    );
-    check_refused(
-        "[node]",
-        "[storage]\nsegment_bytes = \"1MiB\"\n[node]",
-        &["16MiB to 16GiB"],
-    );
-    check_refused(
-        "[node]",
-        "[broker]\nmessage_bytes_max = \"1GiB\"\n[node]",
-        &["message_bytes_max"],
-    );
+    check_refused("00112233", "0011223", &["32 hex digits", "gantry cluster-id"]);
+    check_refused("broker-a", "../broker-a", &["group.name", "letters, digits"]);
+    check_refused("[node]", "[raft]\nheartbeat_interval = \"400ms\"\n[node]", &["at least twice"]);
+    check_refused("[node]", "[storage]\nsegment_bytes = \"1MiB\"\n[node]", &["16MiB to 16GiB"]);
+    check_refused("[node]", "[broker]\nmessage_bytes_max = \"1GiB\"\n[node]", &["message_bytes_max"]);
 }
 
 #[test]
 fn two_groups_need_two_ports() {
-    let second = GOOD
-        .split_once("[[group]]")
-        .unwrap()
-        .1
-        .replace("broker-a", "broker-b")
-        .replace(":109", ":209");
+    let second = GOOD.split_once("[[group]]").unwrap().1.replace("broker-a", "broker-b").replace(":109", ":209");
     let twice = format!("{GOOD}\n[[group]]{}", second.replacen("20911", "10911", 1));
-    assert!(
-        parse(&twice)
-            .unwrap_err()
-            .message
-            .contains("port of its own")
-    );
+    assert!(parse(&twice).unwrap_err().message.contains("port of its own"));
     assert!(parse(&format!("{GOOD}\n[[group]]{second}")).is_ok());
     let same_name = second.replace("broker-b", "broker-a");
-    assert!(
-        parse(&format!("{GOOD}\n[[group]]{same_name}"))
-            .unwrap_err()
-            .message
-            .contains("two groups")
-    );
+    assert!(parse(&format!("{GOOD}\n[[group]]{same_name}")).unwrap_err().message.contains("two groups"));
 }

@@ -21,9 +21,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "GB" => 1_000_000_000,
         "TB" => 1_000_000_000_000,
         "" => {
-            return Err(format!(
-                "size `{text}` has no unit; write `{text}B`, `{text}KiB`, `{text}MiB` or `{text}GiB`"
-            ));
+            return Err(format!("size `{text}` has no unit; write `{text}B`, `{text}KiB`, `{text}MiB` or `{text}GiB`"));
         }
         other => {
             return Err(format!(
@@ -31,9 +29,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
             ));
         }
     };
-    number
-        .checked_mul(factor)
-        .ok_or_else(|| format!("size `{text}` is too large"))
+    number.checked_mul(factor).ok_or_else(|| format!("size `{text}` is too large"))
 }
 
 /// Parses a time span: `"200ms"`, `"35s"`, `"5m"`, `"72h"`, `"3d"`.
@@ -43,10 +39,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let seconds = |factor: u64| {
-        number
-            .checked_mul(factor)
-            .map(Duration::from_secs)
-            .ok_or_else(|| format!("duration `{text}` is too long"))
+        number.checked_mul(factor).map(Duration::from_secs).ok_or_else(|| format!("duration `{text}` is too long"))
     };
     match unit {
         "us" => Ok(Duration::from_micros(number)),
@@ -55,12 +48,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "m" => seconds(60),
         "h" => seconds(3_600),
         "d" => seconds(86_400),
-        "" => Err(format!(
-            "duration `{text}` has no unit; write `{text}ms`, `{text}s`, `{text}m` or `{text}h`"
-        )),
-        other => Err(format!(
-            "unknown unit `{other}` in duration `{text}`; known are us, ms, s, m, h, d"
-        )),
+        "" => Err(format!("duration `{text}` has no unit; write `{text}ms`, `{text}s`, `{text}m` or `{text}h`")),
+        other => Err(format!("unknown unit `{other}` in duration `{text}`; known are us, ms, s, m, h, d")),
     }
 }
 
@@ -70,24 +59,16 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     if number.is_empty() {
         return Err(format!("`{text}` does not start with a whole number"));
     }
-    let number = number
-        .parse()
-        .map_err(|_| format!("the number in `{text}` is too large"))?;
+    let number = number.parse().map_err(|_| format!("the number in `{text}` is too large"))?;
     Ok((number, unit.trim()))
 }
 
 pub(super) fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    deserializer.deserialize_str(Text {
-        expects: "a size with its unit, such as \"4MiB\"",
-        parse: parse_bytes,
-    })
+    deserializer.deserialize_str(Text { expects: "a size with its unit, such as \"4MiB\"", parse: parse_bytes })
 }
 
 pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    deserializer.deserialize_str(Text {
-        expects: "a duration with its unit, such as \"200ms\"",
-        parse: parse_duration,
-    })
+    deserializer.deserialize_str(Text { expects: "a duration with its unit, such as \"200ms\"", parse: parse_duration })
 }
 
 /// Reads a string and hands it to `parse`; any other type is refused with what was expected.
@@ -119,21 +100,9 @@ mod tests {
         assert_eq!(parse_bytes("1MB"), Ok(1_000_000));
         assert!(parse_bytes("4").unwrap_err().contains("no unit"));
         assert!(parse_bytes("GiB").unwrap_err().contains("whole number"));
-        assert!(
-            parse_bytes("4Mib")
-                .unwrap_err()
-                .contains("unknown unit `Mib`")
-        );
-        assert!(
-            parse_bytes("99999999999TiB")
-                .unwrap_err()
-                .contains("too large")
-        );
-        assert!(
-            parse_bytes("99999999999999999999999B")
-                .unwrap_err()
-                .contains("too large")
-        );
+        assert!(parse_bytes("4Mib").unwrap_err().contains("unknown unit `Mib`"));
+        assert!(parse_bytes("99999999999TiB").unwrap_err().contains("too large"));
+        assert!(parse_bytes("99999999999999999999999B").unwrap_err().contains("too large"));
     }
 
     #[test]
@@ -143,10 +112,6 @@ mod tests {
         assert!(parse_duration("35").unwrap_err().contains("no unit"));
         assert!(parse_duration("-1s").unwrap_err().contains("whole number"));
         assert!(parse_duration("1sec").unwrap_err().contains("unknown unit"));
-        assert!(
-            parse_duration("18446744073709551615d")
-                .unwrap_err()
-                .contains("too long")
-        );
+        assert!(parse_duration("18446744073709551615d").unwrap_err().contains("too long"));
     }
 }
