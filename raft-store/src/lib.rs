@@ -1,1 +1,32 @@
-//! A segmented, memory-mapped log and openraft log storage over it.
+//! A segmented log on disk, and openraft's log storage over it.
+//!
+//! The log holds opaque payloads: it knows no topics, messages or sockets. One writer thread appends,
+//! syncs and saves the vote; readers take slices of mapped segments. Everything an acknowledgement
+//! rests on is checked again on the way back from the disk.
+#![warn(missing_docs)]
+
+pub mod durable;
+mod entry;
+mod error;
+mod ids;
+mod log_storage;
+mod options;
+#[warn(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+mod record;
+mod segment;
+mod view;
+
+pub use entry::{Body, BodyKind, LogEntry, Member, Membership, Payload, RECORD_HEADER_BYTES};
+pub use error::{Error, Result};
+pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
+pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
+pub use options::{FlushMode, Options, Preparation};
+pub use view::{
+    Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote,
+    Watermarks,
+};
