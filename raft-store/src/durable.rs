@@ -22,10 +22,8 @@ pub const TEMPORARY: &str = "tmp";
 pub fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
     let temporary = temporary_name(path);
     let mut file = File::create(&temporary).map_err(|e| Error::io("creating", &temporary, e))?;
-    file.write_all(contents)
-        .map_err(|e| Error::io("writing", &temporary, e))?;
-    file.sync_all()
-        .map_err(|e| Error::io("syncing", &temporary, e))?;
+    file.write_all(contents).map_err(|e| Error::io("writing", &temporary, e))?;
+    file.sync_all().map_err(|e| Error::io("syncing", &temporary, e))?;
     rename(&temporary, path)
 }
 
@@ -33,10 +31,7 @@ pub fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// Whatever the operating system refuses.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the place that syncs the directory as well"
-)]
+#[expect(clippy::disallowed_methods, reason = "this is the place that syncs the directory as well")]
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|e| Error::io("renaming", from, e))?;
     sync_directory_of(to)

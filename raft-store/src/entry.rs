@@ -81,9 +81,7 @@ impl Body {
         match kind {
             BodyKind::Normal => Ok(Self::Normal(Payload(bytes))),
             BodyKind::Blank if bytes.is_empty() => Ok(Self::Blank),
-            BodyKind::Blank => Err(Error::Body {
-                what: "a blank entry has no bytes",
-            }),
+            BodyKind::Blank => Err(Error::Body { what: "a blank entry has no bytes" }),
             BodyKind::Membership => decode_membership(bytes).map(Self::Membership),
         }
     }
@@ -159,14 +157,7 @@ pub const RECORD_HEADER_BYTES: u64 = 64;
 impl LogEntry {
     /// An entry that no log has taken yet.
     pub fn new(id: LogId, body: Body) -> Self {
-        Self {
-            leader: CommittedLeaderId {
-                term: id.term.get(),
-            },
-            index: id.index.get(),
-            body,
-            position: None,
-        }
+        Self { leader: CommittedLeaderId { term: id.term.get() }, index: id.index.get(), body, position: None }
     }
 
     /// Its identity.
@@ -186,8 +177,7 @@ impl LogEntry {
 
     /// Where the payload starts, once the log has taken the entry.
     pub fn payload_position(&self) -> Option<LogPosition> {
-        self.position
-            .map(|position| position.plus(RECORD_HEADER_BYTES))
+        self.position.map(|position| position.plus(RECORD_HEADER_BYTES))
     }
 }
 
@@ -208,12 +198,7 @@ impl RaftEntry for LogEntry {
     type Payload = Body;
 
     fn new(log_id: RaftLogId, body: Body) -> Self {
-        Self {
-            leader: log_id.leader_id,
-            index: log_id.index,
-            body,
-            position: None,
-        }
+        Self { leader: log_id.leader_id, index: log_id.index, body, position: None }
     }
 
     fn log_id_parts(&self) -> (&CommittedLeaderId<u64>, u64) {
@@ -258,9 +243,7 @@ fn put_count(out: &mut BytesMut, count: usize) {
 
 fn decode_membership(mut bytes: Bytes) -> Result<Membership> {
     if take_u8(&mut bytes)? != MEMBERSHIP_VERSION {
-        return Err(Error::Body {
-            what: "the membership version is unknown",
-        });
+        return Err(Error::Body { what: "the membership version is unknown" });
     }
     let configs = take_u16(&mut bytes)?;
     let mut joint = Vec::new();
@@ -279,31 +262,18 @@ fn decode_membership(mut bytes: Bytes) -> Result<Membership> {
         let node = take_text(&mut bytes)?;
         let raft_addr = take_text(&mut bytes)?;
         let client_addr = take_text(&mut bytes)?;
-        nodes.insert(
-            id,
-            Member {
-                node,
-                raft_addr,
-                client_addr,
-            },
-        );
+        nodes.insert(id, Member { node, raft_addr, client_addr });
     }
     if bytes.has_remaining() {
-        return Err(Error::Body {
-            what: "bytes follow the membership",
-        });
+        return Err(Error::Body { what: "bytes follow the membership" });
     }
     if joint.is_empty() && nodes.is_empty() {
         return Ok(Membership::default());
     }
-    Membership::new(joint, nodes).map_err(|_| Error::Body {
-        what: "the membership contradicts itself",
-    })
+    Membership::new(joint, nodes).map_err(|_| Error::Body { what: "the membership contradicts itself" })
 }
 
-const SHORT: Error = Error::Body {
-    what: "the membership is cut short",
-};
+const SHORT: Error = Error::Body { what: "the membership is cut short" };
 
 fn take_u8(bytes: &mut Bytes) -> Result<u8> {
     bytes.try_get_u8().map_err(|_| SHORT)
@@ -323,9 +293,7 @@ fn take_text(bytes: &mut Bytes) -> Result<String> {
         return Err(SHORT);
     }
     let text = bytes.split_to(len);
-    String::from_utf8(text.to_vec()).map_err(|_| Error::Body {
-        what: "a member's text is not UTF-8",
-    })
+    String::from_utf8(text.to_vec()).map_err(|_| Error::Body { what: "a member's text is not UTF-8" })
 }
 
 #[cfg(test)]
@@ -350,10 +318,7 @@ mod tests {
         let (kind, bytes) = before.encode();
         assert_eq!(before, Body::decode(kind, bytes.clone()).unwrap());
         for cut in 0..bytes.len() {
-            assert!(
-                Body::decode(kind, bytes.slice(..cut)).is_err(),
-                "cut at {cut}"
-            );
+            assert!(Body::decode(kind, bytes.slice(..cut)).is_err(), "cut at {cut}");
         }
     }
 

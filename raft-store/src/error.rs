@@ -242,11 +242,7 @@ impl Error {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Self::NoPermission { file },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { file },
-            _ => Self::Io {
-                doing,
-                file,
-                source,
-            },
+            _ => Self::Io { doing, file, source },
         }
     }
 }

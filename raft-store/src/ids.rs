@@ -67,11 +67,7 @@ impl LogPosition {
     /// If the sum leaves the 64-bit range, which no log can reach.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
-        Self(
-            self.0
-                .checked_add(bytes)
-                .expect("a log position stays below 2^64"),
-        )
+        Self(self.0.checked_add(bytes).expect("a log position stays below 2^64"))
     }
 
     /// How many bytes lie between `earlier` and this position.
@@ -80,9 +76,7 @@ impl LogPosition {
     /// If `earlier` is the later one.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
-        self.0
-            .checked_sub(earlier.0)
-            .expect("the earlier position comes first")
+        self.0.checked_sub(earlier.0).expect("the earlier position comes first")
     }
 }
 
@@ -114,12 +108,7 @@ impl LogId {
 
     /// The same id as openraft writes it.
     pub fn to_raft(self) -> RaftLogId {
-        RaftLogId::new(
-            CommittedLeaderId {
-                term: self.term.get(),
-            },
-            self.index.get(),
-        )
+        RaftLogId::new(CommittedLeaderId { term: self.term.get() }, self.index.get())
     }
 
     /// Reads openraft's id.

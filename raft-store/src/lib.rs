@@ -26,7 +26,4 @@ pub use error::{Error, Result};
 pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
 pub use options::{FlushMode, Options, Preparation};
-pub use view::{
-    Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote,
-    Watermarks,
-};
+pub use view::{Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks};

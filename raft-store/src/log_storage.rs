@@ -106,10 +106,7 @@ impl<C: StoreConfig> RaftLogReader<C> for LogReader<C> {
         Err(Error::Closed.into())
     }
 
-    async fn entries_stream<RB>(
-        &mut self,
-        _range: RB,
-    ) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
+    async fn entries_stream<RB>(&mut self, _range: RB) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -129,9 +126,7 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
     }
 
     async fn get_log_reader(&mut self) -> LogReader<C> {
-        LogReader {
-            _config: PhantomData,
-        }
+        LogReader { _config: PhantomData }
     }
 
     async fn save_vote(&mut self, _vote: &C::Vote) -> io::Result<()> {

@@ -22,9 +22,7 @@ pub enum FlushMode {
 
 impl FlushMode {
     /// Asynchronous flush at its usual interval.
-    pub const ASYNC: Self = Self::Async {
-        interval: Duration::from_millis(200),
-    };
+    pub const ASYNC: Self = Self::Async { interval: Duration::from_millis(200) };
 }
 
 /// What is done to a segment's blocks before it is used.
@@ -124,11 +122,7 @@ impl Options {
             ));
         }
         if self.segment_bytes > segment::BYTES_MAX {
-            return wrong(format!(
-                "segment_bytes = {} exceeds {}",
-                self.segment_bytes,
-                segment::BYTES_MAX
-            ));
+            return wrong(format!("segment_bytes = {} exceeds {}", self.segment_bytes, segment::BYTES_MAX));
         }
         if self.payload_bytes_max == 0 {
             return wrong("payload_bytes_max must not be 0".into());
@@ -144,10 +138,7 @@ impl Options {
         {
             return wrong("flush interval must be above 0 and below flush_lag_max".into());
         }
-        let layout = Layout {
-            segment_bytes: self.segment_bytes,
-            cluster_id: self.cluster_id,
-        };
+        let layout = Layout { segment_bytes: self.segment_bytes, cluster_id: self.cluster_id };
         self.payload_bytes_max = self.payload_bytes_max.min(layout.payload_bytes_max());
         Ok((self, layout))
     }
@@ -177,8 +168,7 @@ impl Layout {
 
     /// The largest payload that fits a segment, room for the closing pad included.
     pub(crate) fn payload_bytes_max(&self) -> u64 {
-        let records =
-            self.segment_bytes - segment::footer_bytes(self.segment_bytes) - segment::HEADER_BYTES;
+        let records = self.segment_bytes - segment::footer_bytes(self.segment_bytes) - segment::HEADER_BYTES;
         records - 2 * record::HEADER_BYTES
     }
 
@@ -187,11 +177,7 @@ impl Layout {
     /// It depends on nothing but these two, so that all replicas place a record alike.
     pub(crate) fn place(&self, end: LogPosition, payload_bytes: u64) -> LogPosition {
         let base = self.segment_base(end);
-        let start = if end == base {
-            base.plus(segment::HEADER_BYTES)
-        } else {
-            end
-        };
+        let start = if end == base { base.plus(segment::HEADER_BYTES) } else { end };
         let need = record::padded(payload_bytes) + 2 * record::HEADER_BYTES;
         if start.plus(need) <= self.records_end(base) {
             start

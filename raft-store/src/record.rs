@@ -143,8 +143,7 @@ pub(crate) const fn padded(payload_bytes: u64) -> u64 {
 impl Draft<'_> {
     /// Computes both checksums and lays out the header.
     pub(crate) fn seal(&self, seed: Seed) -> (Header, HeaderBytes) {
-        let payload_bytes = u32::try_from(self.payload.len())
-            .expect("a payload fits a segment, which is below 4 GiB");
+        let payload_bytes = u32::try_from(self.payload.len()).expect("a payload fits a segment, which is below 4 GiB");
         let mut header = Header {
             position: self.position,
             id: self.id,
@@ -203,10 +202,7 @@ impl Header {
         fields.put(&self.kind.code().to_be_bytes());
         fields.put(&VERSION.to_be_bytes());
         let crc = header_crc(seed, &out);
-        if let Some(place) = out
-            .first_chunk_mut::<8>()
-            .and_then(|head| head.last_chunk_mut::<4>())
-        {
+        if let Some(place) = out.first_chunk_mut::<8>().and_then(|head| head.last_chunk_mut::<4>()) {
             *place = crc.to_be_bytes();
         }
         out
@@ -216,11 +212,7 @@ impl Header {
     ///
     /// # Errors
     /// A [`Fault`] that says what stands there instead.
-    pub(crate) fn decode(
-        seed: Seed,
-        position: LogPosition,
-        bytes: &HeaderBytes,
-    ) -> Result<Self, Fault> {
+    pub(crate) fn decode(seed: Seed, position: LogPosition, bytes: &HeaderBytes) -> Result<Self, Fault> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Err(Fault::Zero);
         }
@@ -248,21 +240,10 @@ impl Header {
             return Err(Fault::Unknown);
         };
         let empty = matches!(kind, Kind::Pad | Kind::Body(BodyKind::Blank));
-        if version != VERSION
-            || reserved != [0; 8]
-            || tail != [0; 8]
-            || (empty && payload_bytes != 0)
-        {
+        if version != VERSION || reserved != [0; 8] || tail != [0; 8] || (empty && payload_bytes != 0) {
             return Err(Fault::Unknown);
         }
-        Ok(Self {
-            position,
-            id: LogId::new(term, index),
-            kind,
-            payload_bytes,
-            payload_crc,
-            chain,
-        })
+        Ok(Self { position, id: LogId::new(term, index), kind, payload_bytes, payload_crc, chain })
     }
 }
 

@@ -155,11 +155,7 @@ impl LogView {
 
     /// The entries from `from` on, up to and including `through`, in order, for replay.
     pub fn entries(&self, from: LogIndex, through: LogIndex) -> LogEntries {
-        LogEntries {
-            view: self.clone(),
-            next: from,
-            through,
-        }
+        LogEntries { view: self.clone(), next: from, through }
     }
 
     /// Start of the segment that covers `position`.

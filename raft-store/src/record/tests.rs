@@ -37,16 +37,10 @@ fn a_header_from_elsewhere_is_refused() {
     let other_cluster = Seed::new(&ClusterId::new([8; 16]), LogPosition::new(1 << 20));
     let other_segment = Seed::new(&ClusterId::new([7; 16]), LogPosition::new(2 << 20));
     for foreign in [other_cluster, other_segment] {
-        assert_eq!(
-            Err(Fault::HeaderCrc),
-            Header::decode(foreign, header.position, &bytes)
-        );
+        assert_eq!(Err(Fault::HeaderCrc), Header::decode(foreign, header.position, &bytes));
     }
     let moved = header.position.plus(64);
-    assert_eq!(
-        Err(Fault::Position(header.position)),
-        Header::decode(seed(), moved, &bytes)
-    );
+    assert_eq!(Err(Fault::Position(header.position)), Header::decode(seed(), moved, &bytes));
     assert_eq!(Err(Fault::Zero), Header::decode(seed(), moved, &[0; 64]));
 }
 
@@ -56,10 +50,7 @@ fn every_flipped_bit_of_a_header_is_found() {
     for bit in 0..512 {
         let mut damaged = bytes;
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(
-            Header::decode(seed(), header.position, &damaged).is_err(),
-            "bit {bit}"
-        );
+        assert!(Header::decode(seed(), header.position, &damaged).is_err(), "bit {bit}");
     }
 }
 
@@ -67,18 +58,9 @@ fn every_flipped_bit_of_a_header_is_found() {
 fn a_payload_does_not_verify_under_the_header_of_another_entry() {
     let (header, _) = draft(b"hello").seal(seed());
     for other in [
-        Header {
-            id: LogId::new(Term::new(6), header.id.index),
-            ..header
-        },
-        Header {
-            id: LogId::new(header.id.term, LogIndex::new(43)),
-            ..header
-        },
-        Header {
-            position: header.position.plus(64),
-            ..header
-        },
+        Header { id: LogId::new(Term::new(6), header.id.index), ..header },
+        Header { id: LogId::new(header.id.term, LogIndex::new(43)), ..header },
+        Header { position: header.position.plus(64), ..header },
     ] {
         assert!(!other.verifies(seed(), b"hello"));
     }
@@ -91,10 +73,6 @@ fn a_kind_or_version_of_the_future_is_unknown() {
         bytes[at] = value;
         let crc = header_crc(seed(), &bytes);
         bytes[4..8].copy_from_slice(&crc.to_be_bytes());
-        assert_eq!(
-            Err(Fault::Unknown),
-            Header::decode(seed(), header.position, &bytes),
-            "byte {at}"
-        );
+        assert_eq!(Err(Fault::Unknown), Header::decode(seed(), header.position, &bytes), "byte {at}");
     }
 }
