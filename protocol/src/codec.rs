@@ -27,11 +27,7 @@ type Result<T> = std::result::Result<T, DecodeError>;
 const FIELDS_EXPECTED: usize = 16;
 
 /// Reads a JSON header. `body` is not looked at.
-pub(crate) fn decode_json(
-    header: &[u8],
-    body: Bytes,
-    limits: &ExtLimits,
-) -> Result<RemotingCommand> {
+pub(crate) fn decode_json(header: &[u8], body: Bytes, limits: &ExtLimits) -> Result<RemotingCommand> {
     let text = std::str::from_utf8(header).map_err(|_| DecodeError::Utf8("header"))?;
     let mut cursor = Cursor::new(text);
     let mut code = None;
@@ -112,11 +108,7 @@ fn decode_remark(cursor: &mut Cursor<'_>) -> Result<Option<String>> {
 }
 
 /// Reads the object of ext fields. Values of any scalar type become text; null means absent.
-fn decode_json_ext(
-    cursor: &mut Cursor<'_>,
-    text_bytes: usize,
-    limits: &ExtLimits,
-) -> Result<ExtFields> {
+fn decode_json_ext(cursor: &mut Cursor<'_>, text_bytes: usize, limits: &ExtLimits) -> Result<ExtFields> {
     if cursor.peek()? == b'n' {
         cursor.scalar()?;
         return Ok(ExtFields::new());
@@ -209,11 +201,7 @@ fn text<'a>(reader: &mut Reader<'a>, length: i64, what: &'static str) -> Result<
 const TOO_SHORT: DecodeError = DecodeError::Binary("ends too early");
 
 /// Reads a binary header. `body` is not looked at.
-pub(crate) fn decode_binary(
-    header: &[u8],
-    body: Bytes,
-    limits: &ExtLimits,
-) -> Result<RemotingCommand> {
+pub(crate) fn decode_binary(header: &[u8], body: Bytes, limits: &ExtLimits) -> Result<RemotingCommand> {
     let mut reader = Reader::new(header);
     let short_code = reader.i16().ok_or(TOO_SHORT)?;
     let language = reader.u8().ok_or(TOO_SHORT)?;
@@ -221,8 +209,8 @@ pub(crate) fn decode_binary(
     let opaque = reader.i32().ok_or(TOO_SHORT)?;
     let flag = reader.i32().ok_or(TOO_SHORT)?;
     let remark = text32(&mut reader, "remark")?;
-    let ext_bytes = usize::try_from(reader.i32().ok_or(TOO_SHORT)?)
-        .map_err(|_| DecodeError::Binary("negative length"))?;
+    let ext_bytes =
+        usize::try_from(reader.i32().ok_or(TOO_SHORT)?).map_err(|_| DecodeError::Binary("negative length"))?;
     let mut fields = Reader::new(reader.bytes(ext_bytes).ok_or(TOO_SHORT)?);
     if !reader.is_empty() {
         return Err(DecodeError::Binary("bytes after the ext fields"));
@@ -274,15 +262,11 @@ pub(crate) fn encode_binary(command: &RemotingCommand, out: &mut BytesMut) {
     out.put(remark.as_bytes());
     // An empty value reads as absent, so it is left out.
     let present = || command.ext.iter().filter(|(_, value)| !value.is_empty());
-    let ext_bytes = present().fold(0_usize, |sum, (key, value)| {
-        sum.saturating_add(6)
-            .saturating_add(key.len())
-            .saturating_add(value.len())
-    });
+    let ext_bytes = present()
+        .fold(0_usize, |sum, (key, value)| sum.saturating_add(6).saturating_add(key.len()).saturating_add(value.len()));
     out.put(&length32(ext_bytes));
     for (key, value) in present() {
-        let key_length =
-            i16::try_from(key.len()).expect("our keys, and those let in, are shorter than 32 KiB");
+        let key_length = i16::try_from(key.len()).expect("our keys, and those let in, are shorter than 32 KiB");
         out.put(&key_length.to_be_bytes());
         out.put(key.as_bytes());
         out.put(&length32(value.len()));
@@ -291,7 +275,5 @@ pub(crate) fn encode_binary(command: &RemotingCommand, out: &mut BytesMut) {
 }
 
 fn length32(length: usize) -> [u8; 4] {
-    i32::try_from(length)
-        .expect("a header is shorter than 2 GiB")
-        .to_be_bytes()
+    i32::try_from(length).expect("a header is shorter than 2 GiB").to_be_bytes()
 }

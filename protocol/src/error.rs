@@ -102,10 +102,7 @@ impl FieldError {
     /// A malformed `value`, cut to what is fit for a remark.
     #[must_use]
     pub fn malformed(field: &'static str, value: &str) -> Self {
-        Self::Malformed {
-            field,
-            value: value.chars().take(64).collect(),
-        }
+        Self::Malformed { field, value: value.chars().take(64).collect() }
     }
 }
 

@@ -42,21 +42,13 @@ impl ExtFields {
     /// No fields.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            text: String::new(),
-            entries: Vec::new(),
-            seen: 0,
-        }
+        Self { text: String::new(), entries: Vec::new(), seen: 0 }
     }
 
     /// No fields, with room for some.
     #[must_use]
     pub fn with_capacity(fields: usize, text_bytes: usize) -> Self {
-        Self {
-            text: String::with_capacity(text_bytes),
-            entries: Vec::with_capacity(fields),
-            seen: 0,
-        }
+        Self { text: String::with_capacity(text_bytes), entries: Vec::with_capacity(fields), seen: 0 }
     }
 
     /// Whether there is no field.
@@ -77,9 +69,7 @@ impl ExtFields {
         if self.seen & filter_bit(key) == 0 {
             return None;
         }
-        self.iter()
-            .find(|(name, _)| *name == key)
-            .map(|(_, value)| value)
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
     /// The value of `key`, unless it is empty.
@@ -90,9 +80,7 @@ impl ExtFields {
 
     /// All fields, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.entries
-            .iter()
-            .map(|entry| (self.slice(entry.key), self.slice(entry.value)))
+        self.entries.iter().map(|entry| (self.slice(entry.key), self.slice(entry.value)))
     }
 
     /// Adds a field, or gives it a new value.
@@ -110,10 +98,7 @@ impl ExtFields {
         let start = self.end();
         // Writing to a `String` fails only if the value's own `Display` does.
         let _ = write!(self.text, "{value}");
-        let value = Span {
-            start,
-            end: self.end(),
-        };
+        let value = Span { start, end: self.end() };
         self.add(key, value);
     }
 
@@ -123,10 +108,7 @@ impl ExtFields {
         let key = self.append(key);
         let start = self.end();
         push_decimal(&mut self.text, value);
-        let value = Span {
-            start,
-            end: self.end(),
-        };
+        let value = Span { start, end: self.end() };
         self.add(key, value);
     }
 
@@ -163,12 +145,7 @@ impl ExtFields {
     }
 
     /// Completes a field whose key and value were appended to the text from `start` on, the value from `middle` on.
-    pub(crate) fn add_received(
-        &mut self,
-        start: usize,
-        middle: usize,
-        limits: &ExtLimits,
-    ) -> Result<(), DecodeError> {
+    pub(crate) fn add_received(&mut self, start: usize, middle: usize, limits: &ExtLimits) -> Result<(), DecodeError> {
         if self.entries.len() >= limits.fields_max {
             return Err(DecodeError::ExtFields("too many"));
         }
@@ -197,10 +174,7 @@ impl ExtFields {
     fn append(&mut self, piece: &str) -> Span {
         let start = self.end();
         self.text.push_str(piece);
-        Span {
-            start,
-            end: self.end(),
-        }
+        Span { start, end: self.end() }
     }
 
     fn end(&self) -> u32 {
@@ -213,15 +187,11 @@ impl ExtFields {
 }
 
 fn slice(text: &str, span: Span) -> &str {
-    text.get(span.start as usize..span.end as usize)
-        .unwrap_or_default()
+    text.get(span.start as usize..span.end as usize).unwrap_or_default()
 }
 
 fn span(start: usize, end: usize) -> Option<Span> {
-    Some(Span {
-        start: u32::try_from(start).ok()?,
-        end: u32::try_from(end).ok()?,
-    })
+    Some(Span { start: u32::try_from(start).ok()?, end: u32::try_from(end).ok()? })
 }
 
 fn filter_bit(key: &str) -> u64 {
@@ -247,19 +217,14 @@ pub(crate) fn push_decimal(text: &mut String, value: i64) {
     if value < 0 {
         text.push('-');
     }
-    let tail = digits
-        .get(digits.len().saturating_sub(used)..)
-        .unwrap_or_default();
+    let tail = digits.get(digits.len().saturating_sub(used)..).unwrap_or_default();
     text.push_str(std::str::from_utf8(tail).unwrap_or_default());
 }
 
 impl PartialEq for ExtFields {
     /// Order does not matter.
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len()
-            && self
-                .iter()
-                .all(|(key, value)| other.get(key) == Some(value))
+        self.len() == other.len() && self.iter().all(|(key, value)| other.get(key) == Some(value))
     }
 }
 
@@ -375,18 +340,7 @@ mod tests {
 
     #[test]
     fn numbers_are_printed_as_the_standard_library_does() {
-        for value in [
-            0,
-            1,
-            9,
-            10,
-            12345,
-            -1,
-            -10,
-            i64::MAX,
-            i64::MIN,
-            1_700_000_000_000,
-        ] {
+        for value in [0, 1, 9, 10, 12345, -1, -10, i64::MAX, i64::MIN, 1_700_000_000_000] {
             let mut text = String::new();
             push_decimal(&mut text, value);
             assert_eq!(text, value.to_string());
@@ -406,16 +360,11 @@ mod tests {
 
     #[test]
     fn booleans_are_read_as_java_does() {
-        let ext: ExtFields = [("a", "TRUE"), ("b", "1"), ("c", "false")]
-            .into_iter()
-            .collect();
+        let ext: ExtFields = [("a", "TRUE"), ("b", "1"), ("c", "false")].into_iter().collect();
         assert_eq!(ext.read("a"), Ok(true));
         assert_eq!(ext.read("b"), Ok(false));
         assert_eq!(ext.read("c"), Ok(false));
-        assert_eq!(
-            ext.read::<bool>("d"),
-            Err(FieldError::Missing { field: "d" })
-        );
+        assert_eq!(ext.read::<bool>("d"), Err(FieldError::Missing { field: "d" }));
         assert_eq!(ext.read::<Option<bool>>("d"), Ok(None));
     }
 
@@ -426,14 +375,8 @@ mod tests {
         assert_eq!(text, "field queueId cannot be \"x\"");
         assert_eq!(
             ext.read::<TopicName>("topic"),
-            Err(FieldError::Name {
-                field: "topic",
-                source: NameError::Character
-            })
+            Err(FieldError::Name { field: "topic", source: NameError::Character })
         );
-        assert_eq!(
-            ext.read::<i64>("offset").unwrap_err().to_string(),
-            "field offset is missing"
-        );
+        assert_eq!(ext.read::<i64>("offset").unwrap_err().to_string(), "field offset is missing");
     }
 }

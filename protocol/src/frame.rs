@@ -34,11 +34,7 @@ impl FrameLimits {
     pub const STANDARD: Self = Self {
         frame_bytes_max: 16 * 1024 * 1024,
         header_bytes_max: 256 * 1024,
-        ext: ExtLimits {
-            fields_max: 128,
-            key_bytes_max: 255,
-            value_bytes_max: 64 * 1024,
-        },
+        ext: ExtLimits { fields_max: 128, key_bytes_max: 255, value_bytes_max: 64 * 1024 },
     };
 
     /// The same limits, with frames of at most `bytes` (their length field included).
@@ -75,38 +71,26 @@ impl Default for FrameLimits {
 ///
 /// # Errors
 /// [`DecodeError`]: the connection cannot be read any further.
-pub fn decode_frame(
-    buffer: &mut BytesMut,
-    limits: &FrameLimits,
-) -> Result<Option<RemotingCommand>, DecodeError> {
+pub fn decode_frame(buffer: &mut BytesMut, limits: &FrameLimits) -> Result<Option<RemotingCommand>, DecodeError> {
     let Some(length) = buffer.first_chunk().copied().map(u32::from_be_bytes) else {
         return Ok(None);
     };
     let frame_bytes = u64::from(length).saturating_add(LENGTH_BYTES as u64);
-    let refused = DecodeError::FrameLength {
-        found: frame_bytes,
-        max: limits.frame_bytes_max,
-    };
+    let refused = DecodeError::FrameLength { found: frame_bytes, max: limits.frame_bytes_max };
     let Ok(frame_bytes) = usize::try_from(frame_bytes) else {
         return Err(refused);
     };
     if !(PREFIX_BYTES..=limits.frame_bytes_max).contains(&frame_bytes) {
         return Err(refused);
     }
-    let Some([_, _, _, _, form, length @ ..]) = buffer.first_chunk::<PREFIX_BYTES>().copied()
-    else {
+    let Some([_, _, _, _, form, length @ ..]) = buffer.first_chunk::<PREFIX_BYTES>().copied() else {
         return Ok(None);
     };
     let [a, b, c] = length;
     let header_bytes = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-    let header_bytes_max = limits
-        .header_bytes_max
-        .min(frame_bytes.saturating_sub(PREFIX_BYTES));
+    let header_bytes_max = limits.header_bytes_max.min(frame_bytes.saturating_sub(PREFIX_BYTES));
     if header_bytes > header_bytes_max {
-        return Err(DecodeError::HeaderLength {
-            found: header_bytes,
-            max: header_bytes_max,
-        });
+        return Err(DecodeError::HeaderLength { found: header_bytes, max: header_bytes_max });
     }
     let form = match form {
         0 => HeaderForm::Json,
@@ -142,11 +126,7 @@ pub fn encode_frame(command: &RemotingCommand, out: &mut BytesMut) {
 /// As [`encode_frame`].
 pub fn encode_head(command: &RemotingCommand, body_bytes: usize, out: &mut BytesMut) {
     let remark_bytes = command.remark.as_ref().map_or(0, String::len);
-    let guess = command
-        .ext
-        .text_bytes()
-        .saturating_add(remark_bytes)
-        .saturating_add(256);
+    let guess = command.ext.text_bytes().saturating_add(remark_bytes).saturating_add(256);
     out.reserve(guess);
     let start = out.len();
     out.put_slice(&[0; PREFIX_BYTES]);
@@ -156,12 +136,8 @@ pub fn encode_head(command: &RemotingCommand, body_bytes: usize, out: &mut Bytes
     }
     let header_bytes = out.len().saturating_sub(start).saturating_sub(PREFIX_BYTES);
     assert!(header_bytes <= HEADER_BYTES_FORM);
-    let length = header_bytes
-        .checked_add(body_bytes)
-        .and_then(|bytes| bytes.checked_add(LENGTH_BYTES));
-    let length = length
-        .and_then(|bytes| u32::try_from(bytes).ok())
-        .expect("a frame is shorter than 4 GiB");
+    let length = header_bytes.checked_add(body_bytes).and_then(|bytes| bytes.checked_add(LENGTH_BYTES));
+    let length = length.and_then(|bytes| u32::try_from(bytes).ok()).expect("a frame is shorter than 4 GiB");
     let packed = u32::try_from(header_bytes).expect("checked above");
     let packed = match command.form {
         HeaderForm::Json => packed,
@@ -169,9 +145,6 @@ pub fn encode_head(command: &RemotingCommand, body_bytes: usize, out: &mut Bytes
     };
     let [a, b, c, d] = length.to_be_bytes();
     let [e, f, g, h] = packed.to_be_bytes();
-    let prefix = out
-        .get_mut(start..)
-        .and_then(|frame| frame.first_chunk_mut())
-        .expect("written above");
+    let prefix = out.get_mut(start..).and_then(|frame| frame.first_chunk_mut()).expect("written above");
     *prefix = [a, b, c, d, e, f, g, h];
 }

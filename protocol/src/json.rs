@@ -39,11 +39,7 @@ impl<'a> Cursor<'a> {
 
     /// Takes `byte`, which must come next, blanks skipped.
     pub(crate) fn expect(&mut self, byte: u8) -> Result<()> {
-        if self.take_if(byte)? {
-            Ok(())
-        } else {
-            Err(JsonError::Unexpected)
-        }
+        if self.take_if(byte)? { Ok(()) } else { Err(JsonError::Unexpected) }
     }
 
     /// Whether another member of an object or array follows, which closes with `close`. `first` before the first one.
@@ -69,8 +65,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn string(&mut self, out: &mut String) -> Result<()> {
         self.expect(b'"')?;
         loop {
-            let end =
-                memchr::memchr2(b'"', b'\\', self.rest.as_bytes()).ok_or(JsonError::Truncated)?;
+            let end = memchr::memchr2(b'"', b'\\', self.rest.as_bytes()).ok_or(JsonError::Truncated)?;
             out.push_str(self.split(end)?);
             if self.byte()? == b'"' {
                 return Ok(());
@@ -85,8 +80,7 @@ impl<'a> Cursor<'a> {
         let start = self.rest;
         let mut length = 0_usize;
         loop {
-            let end =
-                memchr::memchr2(b'"', b'\\', self.rest.as_bytes()).ok_or(JsonError::Truncated)?;
+            let end = memchr::memchr2(b'"', b'\\', self.rest.as_bytes()).ok_or(JsonError::Truncated)?;
             self.advance(end)?;
             length = length.checked_add(end).ok_or(JsonError::Truncated)?;
             if self.byte()? == b'"' {
@@ -103,27 +97,14 @@ impl<'a> Cursor<'a> {
     pub(crate) fn scalar(&mut self) -> Result<&'a str> {
         self.peek()?;
         let inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
-        let length = self
-            .rest
-            .as_bytes()
-            .iter()
-            .take_while(|byte| inside(byte))
-            .count();
+        let length = self.rest.as_bytes().iter().take_while(|byte| inside(byte)).count();
         let text = self.split(length)?;
-        if matches!(text, "true" | "false" | "null") || is_number(text) {
-            Ok(text)
-        } else {
-            Err(JsonError::Unexpected)
-        }
+        if matches!(text, "true" | "false" | "null") || is_number(text) { Ok(text) } else { Err(JsonError::Unexpected) }
     }
 
     /// The whole number that comes next; some senders put quotes around it.
     pub(crate) fn integer(&mut self) -> Result<i64> {
-        let text = if self.peek()? == b'"' {
-            self.raw_string()?
-        } else {
-            self.scalar()?
-        };
+        let text = if self.peek()? == b'"' { self.raw_string()? } else { self.scalar()? };
         text.parse().map_err(|_| JsonError::Number)
     }
 
@@ -158,11 +139,7 @@ impl<'a> Cursor<'a> {
 
     /// What stands between here and `later`, a later place in the same text.
     pub(crate) fn text_until(&self, later: &Self) -> Result<&'a str> {
-        let length = self
-            .rest
-            .len()
-            .checked_sub(later.rest.len())
-            .ok_or(JsonError::Truncated)?;
+        let length = self.rest.len().checked_sub(later.rest.len()).ok_or(JsonError::Truncated)?;
         self.rest.get(..length).ok_or(JsonError::Truncated)
     }
 
@@ -176,10 +153,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn split(&mut self, count: usize) -> Result<&'a str> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(count)
-            .ok_or(JsonError::Truncated)?;
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(JsonError::Truncated)?;
         self.rest = rest;
         Ok(taken)
     }
@@ -288,10 +262,7 @@ pub(crate) fn write_string(out: &mut impl Sink, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.put(b"\"");
     let mut rest = text.as_bytes();
-    while let Some(place) = rest
-        .iter()
-        .position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\'))
-    {
+    while let Some(place) = rest.iter().position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\')) {
         let (plain, special) = rest.split_at_checked(place).unwrap_or((rest, &[]));
         out.put(plain);
         let Some((byte, after)) = special.split_first() else {

@@ -11,7 +11,5 @@ pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch_item};
 pub use hash::{body_crc, index_key_hash, java_hash_code, tags_code};
 pub use id::{OffsetMessageId, OffsetMessageIdError, UniqueKeyParts, unique_key};
 pub use properties::{Properties, PropertiesBuilder, PropertiesError, property};
-pub use record::{
-    NewMessage, RecordError, RecordView, Records, encode_record, iter_records, patch_offsets,
-};
+pub use record::{NewMessage, RecordError, RecordView, Records, encode_record, iter_records, patch_offsets};
 pub use sys_flag::{SysFlag, TransactionType};

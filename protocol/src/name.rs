@@ -32,12 +32,7 @@ const SEND_FORBIDDEN: [&str; 6] = [
 ];
 
 /// Topics the broker owns, beside those of [`SEND_FORBIDDEN`], those that start with [`SYSTEM_PREFIX`] and reply topics.
-const SYSTEM_TOPICS: [&str; 4] = [
-    "TBW102",
-    "BenchmarkTest",
-    "RMQ_SYS_TRACE_TOPIC",
-    "CHECKPOINT_TOPIC",
-];
+const SYSTEM_TOPICS: [&str; 4] = ["TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"];
 const SYSTEM_PREFIX: &str = "rmq_sys_";
 const REPLY_SUFFIX: &str = "_REPLY_TOPIC";
 
@@ -174,13 +169,9 @@ fn check(text: &str, bytes_max: usize) -> Result<(), NameError> {
         return Err(NameError::Empty);
     }
     if text.len() > bytes_max {
-        return Err(NameError::Length {
-            found: text.len(),
-            max: bytes_max,
-        });
+        return Err(NameError::Length { found: text.len(), max: bytes_max });
     }
-    let allowed =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'%' | b'|');
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'%' | b'|');
     if !text.bytes().all(allowed) {
         return Err(NameError::Character);
     }
@@ -206,17 +197,13 @@ impl TopicName {
     /// The group whose retry topic this is.
     #[must_use]
     pub fn retry_group(&self) -> Option<GroupName> {
-        self.0
-            .strip_prefix(RETRY_PREFIX)
-            .and_then(|group| GroupName::parse(group).ok())
+        self.0.strip_prefix(RETRY_PREFIX).and_then(|group| GroupName::parse(group).ok())
     }
 
     /// The group whose dead-letter topic this is.
     #[must_use]
     pub fn dlq_group(&self) -> Option<GroupName> {
-        self.0
-            .strip_prefix(DLQ_PREFIX)
-            .and_then(|group| GroupName::parse(group).ok())
+        self.0.strip_prefix(DLQ_PREFIX).and_then(|group| GroupName::parse(group).ok())
     }
 
     /// Whether the broker owns this topic, so that no tool may change or delete it.
@@ -272,9 +259,7 @@ mod tests {
 
     #[test]
     fn names_that_could_leave_a_directory_are_refused() {
-        for text in [
-            "", ".", "..", "a/b", "a\\b", "a.b", "a b", "a\0", "a\n", "\u{e4}", "a:b", "*",
-        ] {
+        for text in ["", ".", "..", "a/b", "a\\b", "a.b", "a b", "a\0", "a\n", "\u{e4}", "a:b", "*"] {
             assert!(TopicName::parse(text).is_err(), "{text:?}");
             assert!(GroupName::parse(text).is_err(), "{text:?}");
         }
@@ -294,33 +279,18 @@ mod tests {
     #[test]
     fn topic_length_is_limited_to_one_byte() {
         assert!(TopicName::parse(&"t".repeat(127)).is_ok());
-        assert_eq!(
-            TopicName::parse(&"t".repeat(128)),
-            Err(NameError::Length {
-                found: 128,
-                max: 127
-            })
-        );
+        assert_eq!(TopicName::parse(&"t".repeat(128)), Err(NameError::Length { found: 128, max: 127 }));
     }
 
     #[test]
     fn system_names_are_known() {
-        for text in [
-            "TBW102",
-            "SCHEDULE_TOPIC_XXXX",
-            "rmq_sys_wheel_timer",
-            "DefaultCluster_REPLY_TOPIC",
-        ] {
+        for text in ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "DefaultCluster_REPLY_TOPIC"] {
             assert!(TopicName::parse(text).unwrap().is_system(), "{text}");
         }
         for text in ["T", "%RETRY%g", "%DLQ%g"] {
             assert!(!TopicName::parse(text).unwrap().is_system(), "{text}");
         }
-        assert!(
-            TopicName::parse("SELF_TEST_TOPIC")
-                .unwrap()
-                .is_send_forbidden()
-        );
+        assert!(TopicName::parse("SELF_TEST_TOPIC").unwrap().is_send_forbidden());
         assert!(!TopicName::parse("TBW102").unwrap().is_send_forbidden());
         assert!(GroupName::parse("TOOLS_CONSUMER").unwrap().is_system());
         assert!(!GroupName::parse("g").unwrap().is_system());

@@ -51,11 +51,8 @@ impl<'a> Reader<'a> {
 
     /// An address: four or sixteen bytes, then a port of four bytes.
     pub(crate) fn host(&mut self, v6: bool) -> Option<SocketAddr> {
-        let ip = if v6 {
-            Ipv6Addr::from(self.array::<16>()?).into()
-        } else {
-            Ipv4Addr::from(self.array::<4>()?).into()
-        };
+        let ip =
+            if v6 { Ipv6Addr::from(self.array::<16>()?).into() } else { Ipv4Addr::from(self.array::<4>()?).into() };
         Some(SocketAddr::new(ip, u16::try_from(self.i32()?).ok()?))
     }
 }

@@ -45,11 +45,7 @@ pub enum Boundary {
 impl ExtValue for Boundary {
     fn read(field: &'static str, text: Option<&str>) -> Result<Self, FieldError> {
         let text = text.ok_or(FieldError::Missing { field })?;
-        if text.eq_ignore_ascii_case("upper") {
-            Ok(Self::Upper)
-        } else {
-            Ok(Self::Lower)
-        }
+        if text.eq_ignore_ascii_case("upper") { Ok(Self::Upper) } else { Ok(Self::Lower) }
     }
 
     fn write(&self, field: &'static str, ext: &mut ExtFields) {

@@ -122,9 +122,7 @@ impl<'a> SendRequest<'a> {
     pub const fn is_short_form(code: RequestCode) -> bool {
         matches!(
             code,
-            RequestCode::SEND_MESSAGE_V2
-                | RequestCode::SEND_BATCH_MESSAGE
-                | RequestCode::SEND_REPLY_MESSAGE_V2
+            RequestCode::SEND_MESSAGE_V2 | RequestCode::SEND_BATCH_MESSAGE | RequestCode::SEND_REPLY_MESSAGE_V2
         )
     }
 
@@ -134,11 +132,7 @@ impl<'a> SendRequest<'a> {
     /// [`FieldError`] names the field that is missing or malformed.
     pub fn decode(command: &'a RemotingCommand) -> Result<Self, FieldError> {
         let code = command.request_code();
-        let field_of = if Self::is_short_form(code) {
-            Field::of_letter
-        } else {
-            Field::of_name
-        };
+        let field_of = if Self::is_short_form(code) { Field::of_letter } else { Field::of_name };
         let mut producer_group = None;
         let mut topic = None;
         let mut default_topic = None;
@@ -167,13 +161,9 @@ impl<'a> SendRequest<'a> {
                 Field::BornTimestamp => born_timestamp = Some(number("bornTimestamp", value)?),
                 Field::Flag => flag = Some(number("flag", value)?),
                 Field::Properties => properties = value,
-                Field::ReconsumeTimes => {
-                    reconsume_times = number::<Option<_>>("reconsumeTimes", value)?.unwrap_or(0)
-                }
+                Field::ReconsumeTimes => reconsume_times = number::<Option<_>>("reconsumeTimes", value)?.unwrap_or(0),
                 Field::UnitMode => unit_mode = is_true(value),
-                Field::MaxReconsumeTimes => {
-                    max_reconsume_times = number("maxReconsumeTimes", value)?
-                }
+                Field::MaxReconsumeTimes => max_reconsume_times = number("maxReconsumeTimes", value)?,
                 Field::Batch => batch |= is_true(value),
                 Field::BrokerName => broker_name = (!value.is_empty()).then_some(value),
             }
@@ -182,13 +172,9 @@ impl<'a> SendRequest<'a> {
         let topic = topic.ok_or(missing("topic"))?;
         Ok(Self {
             producer_group: producer_group.ok_or(missing("producerGroup"))?,
-            topic: TopicName::parse(topic).map_err(|source: NameError| FieldError::Name {
-                field: "topic",
-                source,
-            })?,
+            topic: TopicName::parse(topic).map_err(|source: NameError| FieldError::Name { field: "topic", source })?,
             default_topic: default_topic.ok_or(missing("defaultTopic"))?,
-            default_topic_queue_nums: default_topic_queue_nums
-                .ok_or(missing("defaultTopicQueueNums"))?,
+            default_topic_queue_nums: default_topic_queue_nums.ok_or(missing("defaultTopicQueueNums"))?,
             queue_id: queue_id.ok_or(missing("queueId"))?,
             sys_flag: sys_flag.ok_or(missing("sysFlag"))?,
             born_timestamp: born_timestamp.ok_or(missing("bornTimestamp"))?,
@@ -257,9 +243,7 @@ impl<'a> SendResponse<'a> {
     pub fn decode(command: &'a RemotingCommand) -> Result<Self, FieldError> {
         let ext = &command.ext;
         Ok(Self {
-            msg_id: ext
-                .get("msgId")
-                .ok_or(FieldError::Missing { field: "msgId" })?,
+            msg_id: ext.get("msgId").ok_or(FieldError::Missing { field: "msgId" })?,
             queue_id: ext.read("queueId")?,
             queue_offset: ext.read("queueOffset")?,
             transaction_id: ext.get_non_empty("transactionId"),

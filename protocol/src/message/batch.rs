@@ -45,13 +45,8 @@ pub struct BatchItems<'a> {
 impl<'a> BatchItems<'a> {
     fn take(&mut self) -> Result<BatchItem<'a>, RecordError> {
         let available = self.rest.len();
-        let found = Reader::new(self.rest).i32().ok_or(RecordError::Size {
-            found: 0,
-            available,
-        })?;
-        let size = usize::try_from(found)
-            .ok()
-            .filter(|size| *size >= FIXED_BYTES);
+        let found = Reader::new(self.rest).i32().ok_or(RecordError::Size { found: 0, available })?;
+        let size = usize::try_from(found).ok().filter(|size| *size >= FIXED_BYTES);
         let split = size.and_then(|size| self.rest.split_at_checked(size));
         let (item, rest) = split.ok_or(RecordError::Size { found, available })?;
         let item = parse(item)?;
@@ -66,23 +61,14 @@ fn parse(item: &[u8]) -> Result<BatchItem<'_>, RecordError> {
     reader.bytes(12).ok_or(RecordError::Field("size"))?;
     let flag = reader.i32().ok_or(RecordError::Field("flag"))?;
     let length = reader.i32().and_then(|length| usize::try_from(length).ok());
-    let body = length
-        .and_then(|length| reader.bytes(length))
-        .ok_or(RecordError::Field("body"))?;
+    let body = length.and_then(|length| reader.bytes(length)).ok_or(RecordError::Field("body"))?;
     let length = reader.i16().and_then(|length| usize::try_from(length).ok());
-    let properties = length
-        .and_then(|length| reader.bytes(length))
-        .ok_or(RecordError::Field("properties"))?;
+    let properties = length.and_then(|length| reader.bytes(length)).ok_or(RecordError::Field("properties"))?;
     if !reader.is_empty() {
         return Err(RecordError::Field("end"));
     }
-    let properties =
-        std::str::from_utf8(properties).map_err(|_| RecordError::Utf8("properties"))?;
-    Ok(BatchItem {
-        flag,
-        body,
-        properties,
-    })
+    let properties = std::str::from_utf8(properties).map_err(|_| RecordError::Utf8("properties"))?;
+    Ok(BatchItem { flag, body, properties })
 }
 
 impl<'a> Iterator for BatchItems<'a> {
@@ -105,20 +91,13 @@ impl<'a> Iterator for BatchItems<'a> {
 /// # Errors
 /// [`RecordError::TooLong`] if the body or the properties are longer than an item can say.
 pub fn encode_batch_item(item: &BatchItem<'_>, out: &mut BytesMut) -> Result<(), RecordError> {
-    let BatchItem {
-        flag,
-        body,
-        properties,
-    } = item;
+    let BatchItem { flag, body, properties } = item;
     let too_long = |field, found, max| RecordError::TooLong { field, found, max };
-    let size = FIXED_BYTES
-        .saturating_add(body.len())
-        .saturating_add(properties.len());
+    let size = FIXED_BYTES.saturating_add(body.len()).saturating_add(properties.len());
     let size = i32::try_from(size).map_err(|_| too_long("body", body.len(), i32::MAX as usize))?;
-    let body_length =
-        i32::try_from(body.len()).map_err(|_| too_long("body", body.len(), i32::MAX as usize))?;
-    let properties_length = i16::try_from(properties.len())
-        .map_err(|_| too_long("properties", properties.len(), Properties::BYTES_MAX))?;
+    let body_length = i32::try_from(body.len()).map_err(|_| too_long("body", body.len(), i32::MAX as usize))?;
+    let properties_length =
+        i16::try_from(properties.len()).map_err(|_| too_long("properties", properties.len(), Properties::BYTES_MAX))?;
     out.put_i32(size);
     out.put_i32(0);
     out.put_i32(0);

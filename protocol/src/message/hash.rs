@@ -11,8 +11,7 @@ pub fn java_hash_code(text: &str) -> i32 {
 fn extend(hash: i32, text: &str) -> i32 {
     let step = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(i32::from(unit));
     if text.is_ascii() {
-        text.bytes()
-            .fold(hash, |hash, byte| step(hash, u16::from(byte)))
+        text.bytes().fold(hash, |hash, byte| step(hash, u16::from(byte)))
     } else {
         text.encode_utf16().fold(hash, step)
     }
@@ -21,9 +20,7 @@ fn extend(hash: i32, text: &str) -> i32 {
 /// What a ConsumeQueue entry and a consumer's filter hold for a tag; 0 for none.
 #[must_use]
 pub fn tags_code(properties: &Properties<'_>) -> i64 {
-    properties
-        .get(property::TAGS)
-        .map_or(0, |tags| i64::from(java_hash_code(tags)))
+    properties.get(property::TAGS).map_or(0, |tags| i64::from(java_hash_code(tags)))
 }
 
 /// The hash under which the index keeps `key` of `topic`. Never negative.
@@ -46,13 +43,9 @@ mod tests {
 
     #[test]
     fn java_hash_codes_agree_with_java() {
-        for (text, hash) in [
-            ("TagA", 2_598_919),
-            ("TagB", 2_598_920),
-            ("*", 42),
-            ("\u{8ba2}\u{5355}", 1_129_459),
-            ("", 0),
-        ] {
+        for (text, hash) in
+            [("TagA", 2_598_919), ("TagB", 2_598_920), ("*", 42), ("\u{8ba2}\u{5355}", 1_129_459), ("", 0)]
+        {
             assert_eq!(java_hash_code(text), hash, "{text}");
         }
         // A character outside the basic plane counts as its two surrogates.

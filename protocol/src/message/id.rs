@@ -29,11 +29,7 @@ impl fmt::Display for OffsetMessageId {
 fn push_hex(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         for nibble in [byte >> 4, byte & 15] {
-            text.push(
-                char::from_digit(u32::from(nibble), 16)
-                    .unwrap_or('0')
-                    .to_ascii_uppercase(),
-            );
+            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0').to_ascii_uppercase());
         }
     }
 }
@@ -55,11 +51,7 @@ impl FromStr for OffsetMessageId {
         let (pairs, _) = text.as_bytes().as_chunks::<2>();
         let mut bytes = Vec::with_capacity(28);
         for [high, low] in pairs {
-            let digit = |byte: u8| {
-                char::from(byte)
-                    .to_digit(16)
-                    .and_then(|digit| u8::try_from(digit).ok())
-            };
+            let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
             let (Some(high), Some(low)) = (digit(*high), digit(*low)) else {
                 return Err(OffsetMessageIdError);
             };
@@ -68,10 +60,7 @@ impl FromStr for OffsetMessageId {
         let mut reader = Reader::new(&bytes);
         let store_host = reader.host(v6).ok_or(OffsetMessageIdError)?;
         let physical_offset = reader.i64().ok_or(OffsetMessageIdError)?;
-        Ok(Self {
-            store_host,
-            physical_offset,
-        })
+        Ok(Self { store_host, physical_offset })
     }
 }
 
@@ -111,34 +100,18 @@ mod tests {
 
     #[test]
     fn offset_message_id_is_address_and_offset() {
-        let id = OffsetMessageId {
-            store_host: "10.0.0.1:10911".parse().unwrap(),
-            physical_offset: 1234,
-        };
+        let id = OffsetMessageId { store_host: "10.0.0.1:10911".parse().unwrap(), physical_offset: 1234 };
         assert_eq!(id.to_string(), "0A00000100002A9F00000000000004D2");
         assert_eq!("0a00000100002a9f00000000000004d2".parse(), Ok(id));
-        let id = OffsetMessageId {
-            store_host: "[::1]:1".parse().unwrap(),
-            physical_offset: i64::MAX,
-        };
+        let id = OffsetMessageId { store_host: "[::1]:1".parse().unwrap(), physical_offset: i64::MAX };
         assert_eq!(id.to_string().len(), 56);
         assert_eq!(id.to_string().parse(), Ok(id));
     }
 
     #[test]
     fn other_texts_are_no_offset_message_ids() {
-        for text in [
-            "",
-            "0A",
-            &"G".repeat(32),
-            "0A000001FFFFFFFF00000000000004D2",
-            &"\u{e4}".repeat(16),
-        ] {
-            assert_eq!(
-                text.parse::<OffsetMessageId>(),
-                Err(OffsetMessageIdError),
-                "{text}"
-            );
+        for text in ["", "0A", &"G".repeat(32), "0A000001FFFFFFFF00000000000004D2", &"\u{e4}".repeat(16)] {
+            assert_eq!(text.parse::<OffsetMessageId>(), Err(OffsetMessageIdError), "{text}");
         }
     }
 

@@ -114,18 +114,12 @@ impl<'a> Properties<'a> {
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
-        self.iter()
-            .filter(|(key, _)| *key == name)
-            .last()
-            .map(|(_, value)| value)
+        self.iter().filter(|(key, _)| *key == name).last().map(|(_, value)| value)
     }
 
     /// The keys for the index: the client's id of the message and each of [`property::KEYS`].
     pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        self.get(property::KEYS)
-            .unwrap_or_default()
-            .split(' ')
-            .filter(|key| !key.is_empty())
+        self.get(property::KEYS).unwrap_or_default().split(' ').filter(|key| !key.is_empty())
     }
 }
 
@@ -137,9 +131,7 @@ fn parse_piece(piece: &str) -> Option<(&str, &str)> {
     if piece.len() < PIECE_BYTES_MIN {
         return None;
     }
-    piece
-        .split_once(NAME_END)
-        .filter(|(_, value)| !value.is_empty())
+    piece.split_once(NAME_END).filter(|(_, value)| !value.is_empty())
 }
 
 /// Why a property cannot be set.
@@ -157,9 +149,7 @@ impl PropertiesBuilder {
     /// No properties.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            text: String::new(),
-        }
+        Self { text: String::new() }
     }
 
     /// Starts from `text`, kept as it is except for its end.
@@ -202,11 +192,7 @@ impl PropertiesBuilder {
         if !self.text.contains(name) {
             return;
         }
-        let is_name = |piece: &str| {
-            piece
-                .split_once(NAME_END)
-                .is_some_and(|(key, _)| key == name)
-        };
+        let is_name = |piece: &str| piece.split_once(NAME_END).is_some_and(|(key, _)| key == name);
         if !pieces(&self.text).any(is_name) {
             return;
         }
@@ -237,11 +223,7 @@ mod tests {
 
     fn check(text: &str, expected: &[(&str, &str)]) {
         let text = text.replace('=', "\u{1}").replace(';', "\u{2}");
-        assert_eq!(
-            Properties::new(&text).iter().collect::<Vec<_>>(),
-            expected,
-            "{text:?}"
-        );
+        assert_eq!(Properties::new(&text).iter().collect::<Vec<_>>(), expected, "{text:?}");
     }
 
     #[test]
@@ -257,10 +239,7 @@ mod tests {
 
     #[test]
     fn the_last_of_equal_names_counts() {
-        assert_eq!(
-            Properties::new("a\u{1}1\u{2}a\u{1}2\u{2}").get("a"),
-            Some("2")
-        );
+        assert_eq!(Properties::new("a\u{1}1\u{2}a\u{1}2\u{2}").get("a"), Some("2"));
     }
 
     #[test]

@@ -109,23 +109,13 @@ pub enum RecordError {
 /// [`RecordError::TooLong`] if the topic, the properties or the whole are longer than a record can say.
 pub fn encode_record(message: &NewMessage<'_>, out: &mut BytesMut) -> Result<usize, RecordError> {
     let too_long = |field, found, max| RecordError::TooLong { field, found, max };
-    let NewMessage {
-        topic,
-        body,
-        properties,
-        ..
-    } = message;
-    let properties_length = i16::try_from(properties.len())
-        .map_err(|_| too_long("properties", properties.len(), Properties::BYTES_MAX))?;
-    let topic_length = i16::try_from(topic.len())
-        .map_err(|_| too_long("topic", topic.len(), Properties::BYTES_MAX))?;
+    let NewMessage { topic, body, properties, .. } = message;
+    let properties_length =
+        i16::try_from(properties.len()).map_err(|_| too_long("properties", properties.len(), Properties::BYTES_MAX))?;
+    let topic_length = i16::try_from(topic.len()).map_err(|_| too_long("topic", topic.len(), Properties::BYTES_MAX))?;
     // A signed byte, for all that clients make of it.
-    let short_topic = u8::try_from(topic_length)
-        .ok()
-        .filter(|length| *length <= 127);
-    let mut sys_flag = message
-        .sys_flag
-        .without(SysFlag::BORN_HOST_V6 | SysFlag::STORE_HOST_V6);
+    let short_topic = u8::try_from(topic_length).ok().filter(|length| *length <= 127);
+    let mut sys_flag = message.sys_flag.without(SysFlag::BORN_HOST_V6 | SysFlag::STORE_HOST_V6);
     if message.born_host.is_ipv6() {
         sys_flag = sys_flag.with(SysFlag::BORN_HOST_V6);
     }
@@ -144,19 +134,13 @@ pub fn encode_record(message: &NewMessage<'_>, out: &mut BytesMut) -> Result<usi
     ]
     .into_iter()
     .fold(0_usize, usize::saturating_add);
-    let size_field =
-        i32::try_from(size).map_err(|_| too_long("record", size, i32::MAX as usize))?;
-    let body_length =
-        i32::try_from(body.len()).map_err(|_| too_long("body", body.len(), i32::MAX as usize))?;
+    let size_field = i32::try_from(size).map_err(|_| too_long("record", size, i32::MAX as usize))?;
+    let body_length = i32::try_from(body.len()).map_err(|_| too_long("body", body.len(), i32::MAX as usize))?;
 
     let start = out.len();
     out.reserve(size);
     out.put_i32(size_field);
-    out.put_i32(if short_topic.is_some() {
-        MAGIC_V1
-    } else {
-        MAGIC_V2
-    });
+    out.put_i32(if short_topic.is_some() { MAGIC_V1 } else { MAGIC_V2 });
     out.put_i32(body_crc(body));
     out.put_i32(message.queue_id);
     out.put_i32(message.flag);
@@ -186,19 +170,10 @@ pub fn encode_record(message: &NewMessage<'_>, out: &mut BytesMut) -> Result<usi
 ///
 /// # Errors
 /// [`RecordError::Size`] if there are fewer bytes than any record has.
-pub fn patch_offsets(
-    record: &mut [u8],
-    queue_offset: i64,
-    physical_offset: i64,
-) -> Result<(), RecordError> {
+pub fn patch_offsets(record: &mut [u8], queue_offset: i64, physical_offset: i64) -> Result<(), RecordError> {
     let available = record.len();
-    let place = record
-        .get_mut(OFFSETS_AT)
-        .and_then(|place| place.first_chunk_mut::<16>());
-    let place = place.ok_or(RecordError::Size {
-        found: 0,
-        available,
-    })?;
+    let place = record.get_mut(OFFSETS_AT).and_then(|place| place.first_chunk_mut::<16>());
+    let place = place.ok_or(RecordError::Size { found: 0, available })?;
     let (queue, physical) = place.split_at_mut(8);
     queue.copy_from_slice(&queue_offset.to_be_bytes());
     physical.copy_from_slice(&physical_offset.to_be_bytes());
@@ -236,16 +211,9 @@ impl<'a> RecordView<'a> {
     /// The first [`RecordError`] found.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordError> {
         let available = bytes.len();
-        let found = Reader::new(bytes).i32().ok_or(RecordError::Size {
-            found: 0,
-            available,
-        })?;
-        let size = usize::try_from(found)
-            .ok()
-            .filter(|size| *size >= RECORD_BYTES_MIN);
-        let bytes = size
-            .and_then(|size| bytes.get(..size))
-            .ok_or(RecordError::Size { found, available })?;
+        let found = Reader::new(bytes).i32().ok_or(RecordError::Size { found: 0, available })?;
+        let size = usize::try_from(found).ok().filter(|size| *size >= RECORD_BYTES_MIN);
+        let bytes = size.and_then(|size| bytes.get(..size)).ok_or(RecordError::Size { found, available })?;
         let mut reader = Reader::new(bytes);
         let field = |name| move || RecordError::Field(name);
         reader.i32().ok_or_else(field("size"))?;
@@ -260,32 +228,20 @@ impl<'a> RecordView<'a> {
         let physical_offset = reader.i64().ok_or_else(field("physical offset"))?;
         let sys_flag = SysFlag(reader.i32().ok_or_else(field("sys flag"))?);
         let born_timestamp = reader.i64().ok_or_else(field("born timestamp"))?;
-        let born_host = reader
-            .host(sys_flag.has(SysFlag::BORN_HOST_V6))
-            .ok_or_else(field("born host"))?;
+        let born_host = reader.host(sys_flag.has(SysFlag::BORN_HOST_V6)).ok_or_else(field("born host"))?;
         let store_timestamp = reader.i64().ok_or_else(field("store timestamp"))?;
-        let store_host = reader
-            .host(sys_flag.has(SysFlag::STORE_HOST_V6))
-            .ok_or_else(field("store host"))?;
+        let store_host = reader.host(sys_flag.has(SysFlag::STORE_HOST_V6)).ok_or_else(field("store host"))?;
         let reconsume_times = reader.i32().ok_or_else(field("reconsume times"))?;
-        let prepared_transaction_offset = reader
-            .i64()
-            .ok_or_else(field("prepared transaction offset"))?;
+        let prepared_transaction_offset = reader.i64().ok_or_else(field("prepared transaction offset"))?;
         let length = reader.i32().and_then(|length| usize::try_from(length).ok());
-        let body = length
-            .and_then(|length| reader.bytes(length))
-            .ok_or_else(field("body"))?;
+        let body = length.and_then(|length| reader.bytes(length)).ok_or_else(field("body"))?;
         let length = match magic {
             MAGIC_V1 => reader.u8().map(usize::from),
             _ => reader.i16().and_then(|length| usize::try_from(length).ok()),
         };
-        let topic = length
-            .and_then(|length| reader.bytes(length))
-            .ok_or_else(field("topic"))?;
+        let topic = length.and_then(|length| reader.bytes(length)).ok_or_else(field("topic"))?;
         let length = reader.i16().and_then(|length| usize::try_from(length).ok());
-        let properties = length
-            .and_then(|length| reader.bytes(length))
-            .ok_or_else(field("properties"))?;
+        let properties = length.and_then(|length| reader.bytes(length)).ok_or_else(field("properties"))?;
         if !reader.is_empty() {
             return Err(RecordError::Field("end"));
         }
@@ -305,8 +261,7 @@ impl<'a> RecordView<'a> {
             prepared_transaction_offset,
             body,
             topic: std::str::from_utf8(topic).map_err(|_| RecordError::Utf8("topic"))?,
-            properties: std::str::from_utf8(properties)
-                .map_err(|_| RecordError::Utf8("properties"))?,
+            properties: std::str::from_utf8(properties).map_err(|_| RecordError::Utf8("properties"))?,
         })
     }
 
