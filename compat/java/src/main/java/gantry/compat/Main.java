@@ -1,0 +1,98 @@
+package gantry.compat;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** Runs the scenarios named on the command line, or all, one after the other; exits with 1 if any fails. */
+public final class Main {
+    private static final long SCENARIO_LIMIT_SECONDS = 240;
+
+    /** One thing that an application does with the client, and what it must see. */
+    interface Scenario {
+        void run(Env env) throws Exception;
+    }
+
+    private Main() {
+    }
+
+    public static void main(String[] args) {
+        if (args.length < 1) {
+            System.err.println("usage: Main NAMESRV [SCENARIO...]");
+            System.exit(2);
+        }
+        Map<String, Scenario> scenarios = new LinkedHashMap<>();
+        Sending.register(scenarios);
+        Bodies.register(scenarios);
+        Pushing.register(scenarios);
+        Pulling.register(scenarios);
+        Lookup.register(scenarios);
+
+        List<String> names = new ArrayList<>(List.of(args).subList(1, args.length));
+        if (names.isEmpty()) {
+            names.addAll(scenarios.keySet());
+        }
+        int failed = 0;
+        for (String name : names) {
+            Scenario scenario = scenarios.get(name);
+            if (scenario == null) {
+                System.err.println("no such scenario: " + name + "; there are " + scenarios.keySet());
+                System.exit(2);
+            }
+            if (!passes(name, scenario, args[0])) {
+                failed++;
+            }
+        }
+        System.exit(failed == 0 ? 0 : 1);
+    }
+
+    private static boolean passes(String name, Scenario scenario, String namesrv) {
+        long started = System.nanoTime();
+        ExecutorService runner = Executors.newSingleThreadExecutor(r -> {
+            Thread thread = new Thread(r, name);
+            thread.setDaemon(true);
+            return thread;
+        });
+        Throwable fault = null;
+        String note = "";
+        try (Env env = new Env(namesrv, name)) {
+            Future<?> run = runner.submit(() -> {
+                scenario.run(env);
+                return null;
+            });
+            try {
+                run.get(SCENARIO_LIMIT_SECONDS, TimeUnit.SECONDS);
+            } catch (ExecutionException e) {
+                fault = e.getCause();
+            } catch (TimeoutException e) {
+                fault = new AssertionError("still running after " + SCENARIO_LIMIT_SECONDS + " s");
+            }
+            note = env.note();
+        } catch (Exception e) {
+            fault = e;
+        } finally {
+            runner.shutdownNow();
+        }
+        double seconds = (System.nanoTime() - started) / 1e9;
+        if (fault == null) {
+            System.out.printf("PASS %s (%.1f s%s)%n", name, seconds, note.isEmpty() ? "" : "; " + note);
+            return true;
+        }
+        System.out.printf("FAIL %s %s (%.1f s)%n", name, oneLine(fault), seconds);
+        fault.printStackTrace();
+        return false;
+    }
+
+    private static String oneLine(Throwable fault) {
+        String text = fault instanceof AssertionError ? String.valueOf(fault.getMessage()) : fault.toString();
+        text = text.replaceAll("\\s+", " ");
+        return text.length() > 300 ? text.substring(0, 300) + "..." : text;
+    }
+}
