@@ -277,6 +277,17 @@ macro_rules! integer_values {
 
 integer_values!(i32, u32, i64);
 
+impl ExtValue for u64 {
+    fn read(field: &'static str, text: Option<&str>) -> Result<Self, FieldError> {
+        let text = text.ok_or(FieldError::Missing { field })?;
+        text.parse().map_err(|_| FieldError::malformed(field, text))
+    }
+
+    fn write(&self, field: &'static str, ext: &mut ExtFields) {
+        ext.push_display(field, self);
+    }
+}
+
 impl ExtValue for bool {
     /// As Java reads it: anything but "true", in whatever case, is false.
     fn read(field: &'static str, text: Option<&str>) -> Result<Self, FieldError> {

@@ -113,8 +113,15 @@ header! {
         compressed: bool = "compressed", default false;
         /// CRC-32 of the body without its sign bit; 0: not checked.
         body_crc32: i32 = "bodyCrc32", default 0;
-        /// The Raft term in which this was true. Ours alone: RocketMQ's brokers do not send it, its name servers ignore it.
-        raft_term: Option<i64> = "raftTerm";
+        /// The latest Raft term in which `gantryLeader` led, by the sender's knowledge. The four fields from here on are ours
+        /// alone: RocketMQ's brokers do not send them and its name servers ignore them.
+        gantry_term: Option<u64> = "gantryTerm";
+        /// The sender's member number in its group, at least 1 and the same for ever: its id in routes while it does not lead.
+        gantry_node: Option<u64> = "gantryNode";
+        /// The member that leads in `gantryTerm`; 0: the sender knows of no leader yet.
+        gantry_leader: Option<u64> = "gantryLeader";
+        /// The body holds only what changed since the table with this counter; absent: it holds the whole table.
+        gantry_base: Option<i64> = "gantryBase";
     }
 }
 
@@ -125,6 +132,8 @@ header! {
         ha_server_addr: Option<String> = "haServerAddr";
         /// Address of id 0.
         master_addr: Option<String> = "masterAddr";
+        /// The name server does not know the table that `gantryBase` names: register with the whole table now.
+        gantry_whole_table: bool = "gantryWholeTable", default false;
     }
 }
 
