@@ -1,1 +1,1 @@
-//! Requests that only the leader may answer, passed on to it.
+//! Where a request that only the leader may answer is served.

@@ -1,1 +1,4 @@
-//! Request code to answer, one file per family.
+//! What the broker answers: every request of clients and tools to one broker group.
+
+pub mod filter;
+pub mod stats;

@@ -1,1 +1,1 @@
-//! Leases on queues for orderly consumers.
+//! Queue locks of orderly consumers.

@@ -1,0 +1,309 @@
+//! Counters that tools read: messages put by topic, messages got by topic and group, and their rates.
+//!
+//! A meter counts for ever; a sampler reads it now and then into short rings, and a rate is the difference between the
+//! newest and the oldest sample of a ring. Counting takes a read lock and an atomic addition.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use protocol::{GroupName, TopicName};
+
+/// How often [`Stats::sample`] is to be called.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Samples 10 s apart; enough for ten minutes.
+const FINE_SAMPLES: usize = 61;
+/// Samples 10 s apart that make a minute.
+const MINUTE_SAMPLES: usize = 7;
+/// Samples 10 min apart that make an hour.
+const HOUR_SAMPLES: usize = 7;
+/// Samples an hour apart that make a day.
+const DAY_SAMPLES: usize = 25;
+const FINE_PER_COARSE: u64 = 60;
+const COARSE_PER_HOUR: u64 = 6;
+
+/// What happened within a window.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rate {
+    /// How many.
+    pub sum: u64,
+    /// How many a second.
+    pub per_second: f64,
+    /// How many for each time something was counted.
+    pub per_time: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    at: Instant,
+    value: u64,
+    times: u64,
+}
+
+#[derive(Debug)]
+struct Ring {
+    samples: VecDeque<Sample>,
+    max: usize,
+}
+
+impl Ring {
+    fn new(max: usize) -> Self {
+        Self { samples: VecDeque::new(), max }
+    }
+
+    fn push(&mut self, sample: Sample) {
+        if self.samples.len() == self.max {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// Over the newest `count` samples.
+    fn rate(&self, count: usize) -> Rate {
+        let skipped = self.samples.len().saturating_sub(count);
+        let (Some(first), Some(last)) = (self.samples.get(skipped), self.samples.back()) else {
+            return Rate::default();
+        };
+        let sum = last.value - first.value;
+        let times = last.times - first.times;
+        let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
+        Rate {
+            sum,
+            per_second: if seconds > 0.0 { sum as f64 / seconds } else { 0.0 },
+            per_time: if times > 0 { sum as f64 / times as f64 } else { 0.0 },
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Rings {
+    taken: u64,
+    fine: Ring,
+    ten_minutes: Ring,
+    hours: Ring,
+}
+
+/// One counter and its recent past.
+#[derive(Debug)]
+pub struct Meter {
+    value: AtomicU64,
+    times: AtomicU64,
+    rings: Mutex<Rings>,
+}
+
+impl Meter {
+    /// A counter whose past begins now, at nothing.
+    fn new(now: Instant) -> Self {
+        let meter = Self {
+            value: AtomicU64::new(0),
+            times: AtomicU64::new(0),
+            rings: Mutex::new(Rings {
+                taken: 0,
+                fine: Ring::new(FINE_SAMPLES),
+                ten_minutes: Ring::new(HOUR_SAMPLES),
+                hours: Ring::new(DAY_SAMPLES),
+            }),
+        };
+        meter.sample(now);
+        meter
+    }
+
+    /// Counts `count` things at once.
+    pub fn add(&self, count: u64) {
+        self.value.fetch_add(count, Relaxed);
+        self.times.fetch_add(1, Relaxed);
+    }
+
+    /// Everything counted so far.
+    pub fn total(&self) -> u64 {
+        self.value.load(Relaxed)
+    }
+
+    fn sample(&self, now: Instant) {
+        let sample = Sample { at: now, value: self.value.load(Relaxed), times: self.times.load(Relaxed) };
+        let mut rings = self.rings.lock();
+        if rings.taken.is_multiple_of(FINE_PER_COARSE) {
+            rings.ten_minutes.push(sample);
+        }
+        if rings.taken.is_multiple_of(FINE_PER_COARSE * COARSE_PER_HOUR) {
+            rings.hours.push(sample);
+        }
+        rings.fine.push(sample);
+        rings.taken += 1;
+    }
+
+    /// The last minute.
+    pub fn minute(&self) -> Rate {
+        self.rings.lock().fine.rate(MINUTE_SAMPLES)
+    }
+
+    /// The last hour.
+    pub fn hour(&self) -> Rate {
+        self.rings.lock().ten_minutes.rate(HOUR_SAMPLES)
+    }
+
+    /// The last day.
+    pub fn day(&self) -> Rate {
+        self.rings.lock().hours.rate(DAY_SAMPLES)
+    }
+
+    /// Rates a second over the last 10 s, minute and 10 minutes.
+    pub fn recent(&self) -> [f64; 3] {
+        let rings = self.rings.lock();
+        [2, MINUTE_SAMPLES, FINE_SAMPLES].map(|count| rings.fine.rate(count).per_second)
+    }
+}
+
+/// Counts of one broker group on this node.
+#[derive(Debug)]
+pub struct Stats {
+    started: Instant,
+    /// Messages put.
+    pub put: Meter,
+    /// Bytes put.
+    pub put_bytes: Meter,
+    /// Sends that failed.
+    pub put_failed: Meter,
+    /// Messages given to consumers.
+    pub got: Meter,
+    /// Pulls that found something.
+    pub found: Meter,
+    /// Pulls that found nothing.
+    pub missed: Meter,
+    by_topic: RwLock<HashMap<TopicName, Arc<Meter>>>,
+    by_reader: RwLock<HashMap<TopicName, HashMap<GroupName, Arc<Meter>>>>,
+}
+
+impl Stats {
+    /// All zero.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            started: now,
+            put: Meter::new(now),
+            put_bytes: Meter::new(now),
+            put_failed: Meter::new(now),
+            got: Meter::new(now),
+            found: Meter::new(now),
+            missed: Meter::new(now),
+            by_topic: RwLock::new(HashMap::new()),
+            by_reader: RwLock::new(HashMap::new()),
+        }
+    }
+
+    /// When counting began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Counts `count` messages put into `topic` by one request.
+    pub fn count_put(&self, topic: &TopicName, count: u64, bytes: u64) {
+        self.put.add(count);
+        self.put_bytes.add(bytes);
+        if let Some(meter) = self.by_topic.read().get(topic) {
+            meter.add(count);
+            return;
+        }
+        let mut by_topic = self.by_topic.write();
+        by_topic.entry(topic.clone()).or_insert_with(|| Arc::new(Meter::new(self.put.newest()))).add(count);
+    }
+
+    /// Counts `count` messages of `topic` given to `group` by one answer.
+    pub fn count_got(&self, topic: &TopicName, group: &GroupName, count: u64) {
+        self.got.add(count);
+        self.found.add(1);
+        if let Some(meter) = self.by_reader.read().get(topic).and_then(|groups| groups.get(group)) {
+            meter.add(count);
+            return;
+        }
+        let mut by_reader = self.by_reader.write();
+        let groups = by_reader.entry(topic.clone()).or_default();
+        groups.entry(group.clone()).or_insert_with(|| Arc::new(Meter::new(self.got.newest()))).add(count);
+    }
+
+    /// The meter of messages put into a topic, if there were any.
+    pub fn topic(&self, topic: &str) -> Option<Arc<Meter>> {
+        self.by_topic.read().get(topic).cloned()
+    }
+
+    /// The meter of messages of a topic given to a group, if there were any.
+    pub fn reader(&self, topic: &str, group: &str) -> Option<Arc<Meter>> {
+        self.by_reader.read().get(topic)?.get(group).cloned()
+    }
+
+    /// Forgets a deleted topic.
+    pub fn forget_topic(&self, topic: &TopicName) {
+        self.by_topic.write().remove(topic);
+        self.by_reader.write().remove(topic);
+    }
+
+    /// Forgets a deleted group.
+    pub fn forget_group(&self, group: &GroupName) {
+        for groups in self.by_reader.write().values_mut() {
+            groups.remove(group);
+        }
+    }
+
+    /// Reads every meter into its rings. Called every [`SAMPLE_INTERVAL`].
+    pub fn sample(&self, now: Instant) {
+        for meter in [&self.put, &self.put_bytes, &self.put_failed, &self.got, &self.found, &self.missed] {
+            meter.sample(now);
+        }
+        for meter in self.by_topic.read().values() {
+            meter.sample(now);
+        }
+        for meter in self.by_reader.read().values().flat_map(HashMap::values) {
+            meter.sample(now);
+        }
+    }
+}
+
+impl Meter {
+    /// When the newest sample was taken: a meter made between two samples begins there.
+    fn newest(&self) -> Instant {
+        let rings = self.rings.lock();
+        rings.fine.samples.back().map(|sample| sample.at).expect("a meter takes a sample when it is made")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_differences_between_samples() {
+        let start = Instant::now();
+        let stats = Stats::new(start);
+        let topic = TopicName::parse("T").unwrap();
+        stats.count_put(&topic, 5, 50);
+        stats.count_put(&topic, 15, 150);
+        stats.sample(start + Duration::from_secs(10));
+        let meter = stats.topic("T").unwrap();
+        assert_eq!(meter.minute(), Rate { sum: 20, per_second: 2.0, per_time: 10.0 });
+        assert_eq!(stats.put.recent(), [2.0, 2.0, 2.0]);
+        for tick in 2..=8 {
+            stats.sample(start + Duration::from_secs(10 * tick));
+        }
+        assert_eq!(meter.minute(), Rate::default(), "a minute later it is quiet");
+        assert_eq!(stats.put.recent(), [0.0, 0.0, 0.25]);
+        assert_eq!(meter.total(), 20);
+    }
+
+    #[test]
+    fn an_hour_is_seen_through_coarse_samples() {
+        let start = Instant::now();
+        let stats = Stats::new(start);
+        let (topic, group) = (TopicName::parse("T").unwrap(), GroupName::parse("g").unwrap());
+        stats.count_got(&topic, &group, 1);
+        for tick in 1..=60 {
+            stats.sample(start + Duration::from_secs(10 * tick));
+        }
+        let meter = stats.reader("T", "g").unwrap();
+        assert_eq!(meter.hour().sum, 1);
+        assert!(stats.reader("T", "h").is_none());
+        stats.forget_group(&group);
+        assert!(stats.reader("T", "g").is_none());
+    }
+}
