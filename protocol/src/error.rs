@@ -62,6 +62,9 @@ pub enum JsonError {
     /// Nested deeper than any real sender does.
     #[error("nested too deep")]
     Depth,
+    /// An array or object with more entries than allowed.
+    #[error("too many entries")]
+    Count,
     /// A key of the header given twice.
     #[error("duplicate key")]
     Duplicate,

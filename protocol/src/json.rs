@@ -102,6 +102,13 @@ impl<'a> Cursor<'a> {
         if matches!(text, "true" | "false" | "null") || is_number(text) { Ok(text) } else { Err(JsonError::Unexpected) }
     }
 
+    /// The number or word without quotes that comes next, used as a key.
+    fn bare_key(&mut self) -> Result<&'a str> {
+        let inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let length = self.rest.as_bytes().iter().take_while(|byte| inside(byte)).count();
+        if length == 0 { Err(JsonError::Unexpected) } else { self.split(length) }
+    }
+
     /// The whole number that comes next; some senders put quotes around it.
     pub(crate) fn integer(&mut self) -> Result<i64> {
         let text = if self.peek()? == b'"' { self.raw_string()? } else { self.scalar()? };
@@ -135,17 +142,6 @@ impl<'a> Cursor<'a> {
             }
             _ => self.scalar().map(drop),
         }
-    }
-
-    /// What stands between here and `later`, a later place in the same text.
-    pub(crate) fn text_until(&self, later: &Self) -> Result<&'a str> {
-        let length = self.rest.len().checked_sub(later.rest.len()).ok_or(JsonError::Truncated)?;
-        self.rest.get(..length).ok_or(JsonError::Truncated)
-    }
-
-    /// The same place, to come back to.
-    pub(crate) const fn fork(&self) -> Self {
-        Self { rest: self.rest }
     }
 
     fn advance(&mut self, count: usize) -> Result<()> {
@@ -238,6 +234,86 @@ fn is_number(text: &str) -> bool {
         rest = after;
     }
     rest.is_empty()
+}
+
+/// How much a body may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimits {
+    pub(crate) bytes_max: usize,
+    /// Entries of any one array or object.
+    pub(crate) entries_max: usize,
+}
+
+/// First character of a string that stands for an object used as a key.
+pub(crate) const OBJECT_KEY: char = '\u{0}';
+
+/// Rewrites the dialect of clients as plain JSON.
+///
+/// Java prints numeric keys without quotes and maps with object keys as `{{..}:..}`. A numeric key gets its quotes; an object
+/// becomes a string: [`OBJECT_KEY`], then its text. Blanks go. Nesting and counts are checked on the way.
+pub(crate) fn normalize(text: &str, limits: &BodyLimits) -> Result<String> {
+    let mut cursor = Cursor::new(text);
+    let mut out = String::with_capacity(text.len());
+    normalize_value(&mut cursor, &mut out, DEPTH_MAX, limits)?;
+    cursor.finish()?;
+    Ok(out)
+}
+
+fn normalize_value(cursor: &mut Cursor<'_>, out: &mut String, depth: usize, limits: &BodyLimits) -> Result<()> {
+    let depth = depth.checked_sub(1).ok_or(JsonError::Depth)?;
+    let (open, close) = match cursor.peek()? {
+        b'"' => {
+            push_quoted(out, cursor.raw_string()?);
+            return Ok(());
+        }
+        b'{' => ('{', '}'),
+        b'[' => ('[', ']'),
+        _ => {
+            out.push_str(cursor.scalar()?);
+            return Ok(());
+        }
+    };
+    cursor.advance(1)?;
+    out.push(open);
+    let mut entries = 0_usize;
+    while cursor.next_member(entries == 0, if open == '{' { b'}' } else { b']' })? {
+        if entries > 0 {
+            out.push(',');
+        }
+        entries = entries.saturating_add(1);
+        if entries > limits.entries_max {
+            return Err(JsonError::Count);
+        }
+        if open == '{' {
+            normalize_key(cursor, out, depth, limits)?;
+            cursor.expect(b':')?;
+            out.push(':');
+        }
+        normalize_value(cursor, out, depth, limits)?;
+    }
+    out.push(close);
+    Ok(())
+}
+
+fn normalize_key(cursor: &mut Cursor<'_>, out: &mut String, depth: usize, limits: &BodyLimits) -> Result<()> {
+    match cursor.peek()? {
+        b'"' => push_quoted(out, cursor.raw_string()?),
+        b'{' => {
+            let mut key = String::from(OBJECT_KEY);
+            normalize_value(cursor, &mut key, depth, limits)?;
+            let mut quoted = Vec::with_capacity(key.len());
+            write_string(&mut quoted, &key);
+            out.push_str(std::str::from_utf8(&quoted).unwrap_or_default());
+        }
+        _ => push_quoted(out, cursor.bare_key()?),
+    }
+    Ok(())
+}
+
+fn push_quoted(out: &mut String, raw: &str) {
+    out.push('"');
+    out.push_str(raw);
+    out.push('"');
 }
 
 /// Something that bytes of JSON can be written to.

@@ -21,6 +21,7 @@
     )
 )]
 
+pub mod body;
 mod code;
 mod codec;
 mod command;

@@ -13,10 +13,6 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    pub(crate) const fn rest(&self) -> &'a [u8] {
-        self.rest
-    }
-
     pub(crate) const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
