@@ -17,7 +17,7 @@ pub(super) struct ObjectKeys {
     place: Place,
 }
 
-#[derive(Default, Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Default, PartialEq)]
 enum Place {
     #[default]
     Elsewhere,
@@ -36,7 +36,24 @@ impl ObjectKeys {
     }
 }
 
+/// Numbers and booleans may be keys too, and then stand between quotes.
+macro_rules! scalar_writers {
+    ($($write:ident: $type:ty),*) => {
+        $(
+            fn $write<W: Write + ?Sized>(&mut self, writer: &mut W, value: $type) -> io::Result<()> {
+                self.open_pending(writer)?;
+                serde_json::ser::CompactFormatter.$write(writer, value)
+            }
+        )*
+    };
+}
+
 impl Formatter for ObjectKeys {
+    scalar_writers!(
+        write_bool: bool, write_i8: i8, write_i16: i16, write_i32: i32, write_i64: i64, write_i128: i128,
+        write_u8: u8, write_u16: u16, write_u32: u32, write_u64: u64, write_u128: u128, write_f32: f32, write_f64: f64
+    );
+
     fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
         self.place = Place::KeyStart;
         if first { Ok(()) } else { writer.write_all(b",") }
@@ -193,3 +210,26 @@ macro_rules! wire_enum {
     };
 }
 pub(super) use wire_enum;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::body::{MessageQueue, QueueTable, encode};
+
+    #[test]
+    fn keys_are_quoted_unless_they_are_objects() {
+        let queue = MessageQueue { broker_name: "b\"\\".to_owned(), queue_id: 0, topic: "T".to_owned() };
+        let table: QueueTable<BTreeMap<i64, &str>> =
+            [(queue.clone(), [(0, "x"), (-1, "{")].into()), (MessageQueue { queue_id: 1, ..queue }, BTreeMap::new())]
+                .into_iter()
+                .collect();
+        let expected = concat!(
+            r#"{{"brokerName":"b\"\\","queueId":0,"topic":"T"}:{"-1":"{","0":"x"},"#,
+            r#"{"brokerName":"b\"\\","queueId":1,"topic":"T"}:{}}"#
+        );
+        assert_eq!(encode(&table), expected);
+        assert_eq!(encode(&BTreeMap::from([("a\"\u{1}", "\u{0}"), ("", "b")])), r#"{"":"b","a\"\u0001":"\u0000"}"#);
+        assert_eq!(encode(&BTreeMap::from([(true, 1)])), r#"{"true":1}"#);
+    }
+}

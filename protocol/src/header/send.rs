@@ -116,6 +116,10 @@ fn number<T: ExtValue>(field: &'static str, value: &str) -> Result<T, FieldError
     T::read(field, Some(value))
 }
 
+fn required<T>(value: Option<T>, field: &'static str) -> Result<T, FieldError> {
+    value.ok_or(FieldError::Missing { field })
+}
+
 impl<'a> SendRequest<'a> {
     /// Whether requests of `code` carry letters instead of full names.
     #[must_use]
@@ -168,17 +172,16 @@ impl<'a> SendRequest<'a> {
                 Field::BrokerName => broker_name = (!value.is_empty()).then_some(value),
             }
         }
-        let missing = |field| FieldError::Missing { field };
-        let topic = topic.ok_or(missing("topic"))?;
+        let topic = required(topic, "topic")?;
         Ok(Self {
-            producer_group: producer_group.ok_or(missing("producerGroup"))?,
+            producer_group: required(producer_group, "producerGroup")?,
             topic: TopicName::parse(topic).map_err(|source: NameError| FieldError::Name { field: "topic", source })?,
-            default_topic: default_topic.ok_or(missing("defaultTopic"))?,
-            default_topic_queue_nums: default_topic_queue_nums.ok_or(missing("defaultTopicQueueNums"))?,
-            queue_id: queue_id.ok_or(missing("queueId"))?,
-            sys_flag: sys_flag.ok_or(missing("sysFlag"))?,
-            born_timestamp: born_timestamp.ok_or(missing("bornTimestamp"))?,
-            flag: flag.ok_or(missing("flag"))?,
+            default_topic: required(default_topic, "defaultTopic")?,
+            default_topic_queue_nums: required(default_topic_queue_nums, "defaultTopicQueueNums")?,
+            queue_id: required(queue_id, "queueId")?,
+            sys_flag: required(sys_flag, "sysFlag")?,
+            born_timestamp: required(born_timestamp, "bornTimestamp")?,
+            flag: required(flag, "flag")?,
             properties,
             reconsume_times,
             unit_mode,
