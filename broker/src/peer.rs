@@ -1,1 +1,487 @@
-//! The one port between nodes: handshake, Raft frames, forwarded requests.
+//! The peer port: how the nodes of a cluster talk to each other.
+//!
+//! A node has one peer port for all its groups. Whoever connects first says who it is and for what (`handshake`), and
+//! is turned away with a logged reason if anything does not fit; only then is another frame read. Each group has its own
+//! connections for its append stream, its heartbeats and votes, forwarded client requests, and snapshots, so that no
+//! long transfer delays a heartbeat. One idle connection between each two nodes tells when the other process ends.
+//!
+//! ```text
+//!  raft::network -- Link (calls in flight by sequence) --+                +-- GroupService (raft)
+//!  processors ----- forward() --------------------------+== frames ======+-- ForwardHandler (processors)
+//!  raft::network -- append stream (its own socket) -----+                +-- CopyHandler (client table)
+//! ```
+//!
+//! This module knows frames, connections and identities. What a Raft message says is known to `raft` alone.
+
+mod error;
+mod forward;
+pub(crate) mod frame;
+pub(crate) mod handshake;
+pub(crate) mod link;
+mod liveness;
+mod outbox;
+mod server;
+pub(crate) mod service;
+pub(crate) mod stream;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, RwLock};
+use protocol::RemotingCommand;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub(crate) use self::error::FrameError;
+pub use self::error::{ForwardError, PeerError};
+pub use self::forward::{CopyHandler, ForwardHandler, ForwardReply};
+use self::frame::{Envelope, FrameWriter, Kind};
+use self::handshake::{Class, Greeting, GroupGreeting};
+pub use self::handshake::{GroupIdentity, LogMark, VoteMark};
+use self::link::{CallError, Link};
+use self::service::GroupService;
+use self::stream::{LARGE_CHUNK_BYTES, PeerStream, SMALL_CHUNK_BYTES};
+
+/// Time for a peer's machine to answer a connection attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time for a peer to answer the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Where a member of a group is reached by its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerAddress {
+    /// The node's name.
+    pub node: String,
+    /// Its peer port: a host name or an IP address with a port.
+    pub raft_addr: String,
+}
+
+/// What a hub needs to know about its node.
+#[derive(Clone, Debug)]
+pub struct PeerHubOptions {
+    /// The cluster; peers of another one are turned away.
+    pub cluster_id: [u8; 16],
+    /// This node's name.
+    pub node: String,
+}
+
+/// The peer port of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct PeerHub(Arc<Hub>);
+
+pub(crate) struct Hub {
+    options: PeerHubOptions,
+    incarnation: u64,
+    local_addr: SocketAddr,
+    groups: RwLock<HashMap<String, Arc<Group>>>,
+    liveness: liveness::Liveness,
+    /// Ends what serves peers and the groups' links.
+    cancel: CancellationToken,
+    /// Ends the listener, after everything else.
+    cancel_listener: CancellationToken,
+    tasks: TaskTracker,
+    listener_tasks: TaskTracker,
+}
+
+/// One group on this node.
+pub(crate) struct Group {
+    pub(crate) identity: GroupIdentity,
+    name: Bytes,
+    members: RwLock<BTreeMap<u64, PeerAddress>>,
+    service: RwLock<Option<Arc<dyn GroupService>>>,
+    forward_handler: RwLock<Option<Arc<dyn ForwardHandler>>>,
+    copy_handler: RwLock<Option<Arc<dyn CopyHandler>>>,
+    links: Mutex<HashMap<(u64, Class), Link>>,
+    /// Highest identity seen of each other member: an older one is a rolled-back disk.
+    seen: Mutex<HashMap<u64, ([u8; 16], u64)>>,
+    breaks: Mutex<HashMap<u64, watch::Sender<u64>>>,
+    cancel: CancellationToken,
+}
+
+impl fmt::Debug for PeerHub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerHub").field("node", &self.0.options.node).field("local_addr", &self.0.local_addr).finish()
+    }
+}
+
+impl PeerHub {
+    /// Serves the peer port on `listener`, which must have been bound by this process and not inherited: peers take a
+    /// refused connection as proof that the process is gone.
+    ///
+    /// # Errors
+    /// If the listener has no local address.
+    pub fn start(options: PeerHubOptions, listener: TcpListener) -> std::io::Result<Self> {
+        let local_addr = listener.local_addr()?;
+        let hub = Self(Arc::new(Hub {
+            options,
+            incarnation: rand::random(),
+            local_addr,
+            groups: RwLock::default(),
+            liveness: liveness::Liveness::default(),
+            cancel: CancellationToken::new(),
+            cancel_listener: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            listener_tasks: TaskTracker::new(),
+        }));
+        hub.0.listener_tasks.spawn(server::accept(Arc::clone(&hub.0), listener));
+        Ok(hub)
+    }
+
+    /// The bound address.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.0.options.node
+    }
+
+    /// Announces a group hosted here, with the members it is configured with, this node's replica among them. Peers are
+    /// let in for it once its replica runs.
+    pub fn add_group(&self, identity: GroupIdentity, members: BTreeMap<u64, PeerAddress>) {
+        let group = Arc::new(Group {
+            name: Bytes::copy_from_slice(identity.group.as_bytes()),
+            members: RwLock::default(),
+            service: RwLock::default(),
+            forward_handler: RwLock::default(),
+            copy_handler: RwLock::default(),
+            links: Mutex::default(),
+            seen: Mutex::default(),
+            breaks: Mutex::default(),
+            cancel: self.0.cancel.child_token(),
+            identity,
+        });
+        let name = group.identity.group.clone();
+        if let Some(before) = self.0.groups.write().insert(name.clone(), group) {
+            before.cancel.cancel();
+        }
+        self.set_members(&name, members);
+    }
+
+    /// Stops serving a group and drops its connections.
+    pub fn remove_group(&self, group: &str) {
+        if let Some(group) = self.0.groups.write().remove(group) {
+            group.cancel.cancel();
+            *group.service.write() = None;
+        }
+    }
+
+    /// Adds members to those known of a group, or moves them.
+    pub(crate) fn set_members(&self, group: &str, members: BTreeMap<u64, PeerAddress>) {
+        let Some(group) = self.0.group(group) else { return };
+        for address in members.values() {
+            if address.node != self.0.options.node {
+                self.0.watch_peer(address);
+            }
+        }
+        group.members.write().extend(members);
+    }
+
+    /// Lets peers reach the replica behind `group`; `None` shuts them out again.
+    pub(crate) fn set_service(&self, group: &str, service: Option<Arc<dyn GroupService>>) {
+        if let Some(group) = self.0.group(group) {
+            *group.service.write() = service;
+        }
+    }
+
+    /// Who handles client requests that other replicas of `group` forward here.
+    pub fn set_forward_handler(&self, group: &str, handler: Arc<dyn ForwardHandler>) {
+        if let Some(group) = self.0.group(group) {
+            *group.forward_handler.write() = Some(handler);
+        }
+    }
+
+    /// Who serves copies of the client table of `group`.
+    pub fn set_copy_handler(&self, group: &str, handler: Arc<dyn CopyHandler>) {
+        if let Some(group) = self.0.group(group) {
+            *group.copy_handler.write() = Some(handler);
+        }
+    }
+
+    /// Passes a client's request on to member `to` of `group` and calls `done` once with its answer.
+    ///
+    /// Never blocks. Requests to one member share a connection and are answered in any order.
+    pub fn forward_with(
+        &self,
+        group: &str,
+        to: u64,
+        origin: SocketAddr,
+        request: &RemotingCommand,
+        timeout: Duration,
+        done: impl FnOnce(Result<RemotingCommand, ForwardError>) + Send + 'static,
+    ) {
+        let link = match self.0.link(group, to, Class::Forward) {
+            Ok(link) => link,
+            Err(error) => return done(Err(ForwardError::NotSent { reason: error.to_string() })),
+        };
+        let mut fields = BytesMut::with_capacity(20);
+        forward::put_address(&mut fields, origin);
+        let tail = forward::encode_command(request, Vec::new());
+        let answered = Box::new(move |answer: Result<frame::Frame, CallError>| {
+            done(match answer {
+                Ok(frame) => forward::decode_command(frame.tail)
+                    .map_err(|error| ForwardError::Unknown { reason: error.to_string() }),
+                Err(error) => Err(error.into()),
+            });
+        });
+        link.call(Kind::Forward, &fields, tail, timeout, answered);
+    }
+
+    /// Passes a client's request on to member `to` of `group` and waits for its answer.
+    ///
+    /// # Errors
+    /// [`ForwardError`] says whether the request may have taken effect.
+    pub async fn forward(
+        &self,
+        group: &str,
+        to: u64,
+        origin: SocketAddr,
+        request: &RemotingCommand,
+        timeout: Duration,
+    ) -> Result<RemotingCommand, ForwardError> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.forward_with(group, to, origin, request, timeout, move |result| drop(answer.send(result)));
+        answered.await.unwrap_or_else(|_| Err(ForwardError::Unknown { reason: "hub was dropped".to_owned() }))
+    }
+
+    /// Passes a one-way request on. It may get lost, as one-way requests may.
+    ///
+    /// # Errors
+    /// [`ForwardError::NotSent`] if it surely gets lost.
+    pub fn forward_oneway(
+        &self,
+        group: &str,
+        to: u64,
+        origin: SocketAddr,
+        request: &RemotingCommand,
+    ) -> Result<(), ForwardError> {
+        let link = self
+            .0
+            .link(group, to, Class::Forward)
+            .map_err(|error| ForwardError::NotSent { reason: error.to_string() })?;
+        let mut fields = BytesMut::with_capacity(20);
+        forward::put_address(&mut fields, origin);
+        link.notify(Kind::ForwardOneway, &fields, forward::encode_command(request, Vec::new()))?;
+        Ok(())
+    }
+
+    /// Asks member `to` of `group` for a copy of its client table. Request and answer are opaque here.
+    ///
+    /// # Errors
+    /// If that member does not answer in time, or has no table yet.
+    pub async fn copy_client_table(
+        &self,
+        group: &str,
+        to: u64,
+        request: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, ForwardError> {
+        let link = self
+            .0
+            .link(group, to, Class::Forward)
+            .map_err(|error| ForwardError::NotSent { reason: error.to_string() })?;
+        Ok(link.ask(Kind::CopyClientTable, &[], vec![request], timeout).await?.tail)
+    }
+
+    /// Breaks this node's append stream to a member of `group`. A stalled stream holds purging back; a broken one
+    /// does not, and the follower heals by another stream or by snapshot.
+    pub fn break_stream(&self, group: &str, node_id: u64) {
+        if let Some(group) = self.0.group(group)
+            && let Some(breaks) = group.breaks.lock().get(&node_id)
+        {
+            breaks.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Ends all connections, and the listener last: a closed port means a gone process to the peers.
+    pub async fn shutdown(&self) {
+        self.0.cancel.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        self.0.cancel_listener.cancel();
+        self.0.listener_tasks.close();
+        self.0.listener_tasks.wait().await;
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.0
+    }
+}
+
+impl Hub {
+    pub(crate) fn group(&self, group: &str) -> Option<Arc<Group>> {
+        self.groups.read().get(group).cloned()
+    }
+
+    fn all_groups(&self) -> Vec<Arc<Group>> {
+        self.groups.read().values().cloned().collect()
+    }
+
+    /// Runs `task` until the hub shuts down.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let cancel = self.cancel.clone();
+        self.tasks.spawn(async move {
+            let _ = cancel.run_until_cancelled(task).await;
+        });
+    }
+
+    /// The link of `class` to a member of a group, made and driven from its first use on.
+    pub(crate) fn link(self: &Arc<Self>, group: &str, to: u64, class: Class) -> Result<Link, PeerError> {
+        let group =
+            self.group(group).ok_or_else(|| PeerError::Unavailable(format!("group {group} is not hosted here")))?;
+        let mut links = group.links.lock();
+        if let Some(link) = links.get(&(to, class)) {
+            return Ok(link.clone());
+        }
+        if group.address(to).is_none() {
+            return Err(PeerError::Unavailable(format!("node {to} is no member of group {}", group.identity.group)));
+        }
+        let link = Link::new(group.envelope(self, to));
+        links.insert((to, class), link.clone());
+        drop(links);
+        let hub = Arc::clone(self);
+        let cancel = group.cancel.clone();
+        let driven = link.clone();
+        self.tasks.spawn(async move {
+            let dial = || async { hub.dial_group(&group, to, class).await.map(|(stream, _)| stream) };
+            driven.drive(dial, cancel).await;
+        });
+        Ok(link)
+    }
+
+    /// Connects to a member of a group and introduces this node.
+    pub(crate) async fn dial_group(
+        &self,
+        group: &Group,
+        to: u64,
+        class: Class,
+    ) -> Result<(PeerStream, Greeting), PeerError> {
+        let address = group.address(to).ok_or_else(|| {
+            PeerError::Unavailable(format!("node {to} is no member of group {}", group.identity.group))
+        })?;
+        let envelope = group.envelope(self, to);
+        let greeting = self.greeting(class, &address.node, std::slice::from_ref(&group.greeting()));
+        let (stream, welcome) = self.dial(&address, &envelope, &greeting).await?;
+        let Some(theirs) = welcome.group(&group.identity.group) else {
+            return Err(PeerError::Protocol(format!("peer says nothing about group {}", group.identity.group)));
+        };
+        if theirs.identity.node_id != to {
+            return Err(PeerError::Protocol(format!("peer is node {}, not {to}", theirs.identity.node_id)));
+        }
+        group.remember(&theirs.identity).map_err(PeerError::Protocol)?;
+        Ok((stream, welcome))
+    }
+
+    /// Connects to a node, outside any group.
+    async fn dial_node(&self, address: &PeerAddress) -> Result<(PeerStream, Greeting), PeerError> {
+        let envelope = Envelope { cluster_id: self.options.cluster_id, group: Bytes::new(), sender: 0, target: 0 };
+        let groups: Vec<GroupGreeting> = self.all_groups().iter().map(|group| group.greeting()).collect();
+        let greeting = self.greeting(Class::Control, &address.node, &groups);
+        self.dial(address, &envelope, &greeting).await
+    }
+
+    async fn dial(
+        &self,
+        address: &PeerAddress,
+        envelope: &Envelope,
+        greeting: &Greeting,
+    ) -> Result<(PeerStream, Greeting), PeerError> {
+        let mut stream = stream::connect(&address.raft_addr, CONNECT_TIMEOUT).await?;
+        let mut hello = FrameWriter::new(Kind::Hello, 0, envelope, 256);
+        greeting.encode(hello.fields());
+        let exchange = async {
+            stream.send(hello).await?;
+            stream.reader.next().await
+        };
+        let frame = tokio::time::timeout(HANDSHAKE_TIMEOUT, exchange)
+            .await
+            .map_err(|_| PeerError::Timeout("shaking hands with a peer"))??;
+        let welcome = match frame.kind {
+            Kind::Welcome => Greeting::decode(&frame)?,
+            Kind::Refused => return Err(PeerError::Refused(frame.fields().text("reason")?)),
+            kind => return Err(PeerError::Protocol(format!("{kind:?} instead of a welcome"))),
+        };
+        if frame.envelope.cluster_id != self.options.cluster_id {
+            return Err(PeerError::Protocol("peer belongs to another cluster".to_owned()));
+        }
+        if welcome.node != address.node {
+            return Err(PeerError::Protocol(format!("peer is node {}, not {}", welcome.node, address.node)));
+        }
+        stream.admitted(chunk_bytes(greeting.class));
+        Ok((stream, welcome))
+    }
+
+    fn greeting(&self, class: Class, target_node: &str, groups: &[GroupGreeting]) -> Greeting {
+        Greeting {
+            class,
+            node: self.options.node.clone(),
+            target_node: target_node.to_owned(),
+            incarnation: self.incarnation,
+            groups: groups.to_vec(),
+        }
+    }
+}
+
+impl Group {
+    pub(crate) fn address(&self, node_id: u64) -> Option<PeerAddress> {
+        self.members.read().get(&node_id).cloned()
+    }
+
+    /// The envelope of what this replica sends to another.
+    pub(crate) fn envelope(&self, hub: &Hub, target: u64) -> Envelope {
+        Envelope { cluster_id: hub.options.cluster_id, group: self.name.clone(), sender: self.identity.node_id, target }
+    }
+
+    pub(crate) fn service(&self) -> Option<Arc<dyn GroupService>> {
+        self.service.read().clone()
+    }
+
+    /// Counts the requests to break this node's append stream to `node_id`.
+    pub(crate) fn breaks(&self, node_id: u64) -> watch::Receiver<u64> {
+        self.breaks.lock().entry(node_id).or_insert_with(|| watch::Sender::new(0)).subscribe()
+    }
+
+    fn greeting(&self) -> GroupGreeting {
+        let (last_log, vote) = self.service().map_or((None, None), |service| service.marks());
+        GroupGreeting { identity: self.identity.clone(), last_log, vote }
+    }
+
+    /// Notes who speaks for a member, and refuses whoever shows an older state than was seen before.
+    fn remember(&self, theirs: &GroupIdentity) -> Result<(), String> {
+        let mut seen = self.seen.lock();
+        match seen.get_mut(&theirs.node_id) {
+            Some((uuid, _)) if *uuid != theirs.store_uuid => Err(format!(
+                "node {} of group {} shows another store than before: its disk was replaced",
+                theirs.node_id, theirs.group
+            )),
+            Some((_, counter)) if *counter > theirs.start_counter => Err(format!(
+                "node {} of group {} was rolled back: start {} after start {counter}",
+                theirs.node_id, theirs.group, theirs.start_counter
+            )),
+            Some((_, counter)) => {
+                *counter = theirs.start_counter;
+                Ok(())
+            }
+            None => {
+                seen.insert(theirs.node_id, (theirs.store_uuid, theirs.start_counter));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn chunk_bytes(class: Class) -> usize {
+    match class {
+        Class::Control | Class::Rpc => SMALL_CHUNK_BYTES,
+        Class::Append | Class::Forward | Class::Snapshot => LARGE_CHUNK_BYTES,
+    }
+}

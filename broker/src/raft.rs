@@ -1,1 +1,496 @@
-//! One Raft group: type configuration, network, role.
+//! A broker group's Raft: roles, proposals, reads that are current, leadership that moves.
+//!
+//! ```text
+//!  processors -> propose, read_index ->+-----------+<- frames <- peer port
+//!  sequencer --> packs --------------->| GroupRaft |-> Network -> peer links and append streams
+//!  registration, processors <- Role <--+-----------+-> raft_store, state machine
+//! ```
+//!
+//! - `watch` decides the role: a replica opens its gates when it leads *and* read index proves that it has applied
+//!   everything of earlier terms, and closes them when it stops leading or hears no quorum.
+//! - `takeover` replaces a leader whose process is proved gone without waiting for a timer.
+//! - Nothing relies on a lease: whatever must be current goes through read index.
+
+mod error;
+mod network;
+mod read_index;
+mod role;
+mod service;
+mod takeover;
+mod type_config;
+mod watch;
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{Fatal, RaftError};
+use openraft::storage::{RaftLogStorage, RaftStateMachine};
+use openraft::vote::leader_id_std::CommittedLeaderId;
+use openraft::{ChangeMembers, Config, Raft, SnapshotPolicy};
+use raft_store::{LogId, Member, Payload};
+use tokio::sync::{oneshot, watch as tokio_watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use self::error::{AdminError, NotReady, ProposeError};
+use self::network::Network;
+use self::read_index::ReadIndex;
+pub use self::role::Role;
+use self::service::{Service, Silence};
+use self::takeover::Takeover;
+pub use self::type_config::{Done, RaftLogId, RaftVote, SnapshotData, TypeConfig};
+use self::watch::Watcher;
+use crate::peer::service::GroupService;
+use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
+use crate::state_machine::ApplyReply;
+
+/// Raft's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How often an idle leader shows that it lives.
+    pub heartbeat_interval: Duration,
+    /// Shortest wait of a follower before it stands for election.
+    pub election_timeout_min: Duration,
+    /// Longest such wait, and how long a leader is believed after it was last heard.
+    pub election_timeout_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_millis(100),
+            election_timeout_min: Duration::from_millis(300),
+            election_timeout_max: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Everything a replica needs to start.
+#[derive(Clone, Debug)]
+pub struct GroupRaftOptions {
+    /// The group and this replica's identity in it.
+    pub identity: GroupIdentity,
+    /// The members the group is configured with, this one among them.
+    pub members: BTreeMap<u64, Member>,
+    /// Whose node should lead when everything is well.
+    pub preferred_leader: Option<u64>,
+    /// Whether the store held a vote or entries before this start.
+    pub restarted: bool,
+    /// When the process started.
+    pub started: Instant,
+    /// Raft's clocks.
+    pub timing: Timing,
+    /// How long a proposal may take.
+    pub propose_timeout: Duration,
+}
+
+/// Figures of a replica, for status and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMetrics {
+    /// This replica's node id.
+    pub node_id: u64,
+    /// The newest term known.
+    pub term: u64,
+    /// Who leads, if known.
+    pub leader: Option<u64>,
+    /// Last entry in the log.
+    pub last: Option<u64>,
+    /// Last entry known to be committed.
+    pub committed: Option<u64>,
+    /// Last entry applied.
+    pub applied: Option<u64>,
+    /// Last entry known to be flushed here.
+    pub flushed: Option<u64>,
+    /// Last entry covered by the current snapshot.
+    pub snapshot: Option<u64>,
+    /// Last entry dropped from the log.
+    pub purged: Option<u64>,
+    /// Voters; two sets while membership changes.
+    pub voters: Vec<BTreeSet<u64>>,
+    /// Every member and its addresses.
+    pub members: BTreeMap<u64, Member>,
+    /// On a leader: last entry known to be on each other member.
+    pub matched: BTreeMap<u64, Option<u64>>,
+}
+
+/// A replica of a broker group. Cheap to clone.
+///
+/// `SM` is the state machine; everything but tests uses the broker's own.
+pub struct GroupRaft<SM>(Arc<Inner<SM>>)
+where
+    SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>;
+
+struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
+    raft: Raft<TypeConfig, SM>,
+    hub: PeerHub,
+    options: GroupRaftOptions,
+    role: tokio_watch::Receiver<Role>,
+    read_index: Arc<ReadIndex<SM>>,
+    cancel: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Clone for GroupRaft<SM> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> fmt::Debug for GroupRaft<SM> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupRaft").field("identity", &self.0.options.identity).finish_non_exhaustive()
+    }
+}
+
+impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM> {
+    /// Starts the replica: announces it to `hub`, recovers Raft's state from `log`, and lets peers in.
+    ///
+    /// The group may be announced before by [`PeerHub::add_group`], for handlers that are set early.
+    ///
+    /// # Errors
+    /// If the options contradict each other or Raft cannot start from what the stores hold.
+    pub async fn start<LS>(
+        options: GroupRaftOptions,
+        hub: &PeerHub,
+        log: LS,
+        state_machine: SM,
+    ) -> Result<Self, AdminError>
+    where
+        LS: RaftLogStorage<TypeConfig>,
+    {
+        let identity = &options.identity;
+        let config = Arc::new(config(&options)?);
+        if hub.hub().group(&identity.group).is_none_or(|group| group.identity != *identity) {
+            hub.add_group(identity.clone(), addresses(&options.members));
+        }
+        let group = hub
+            .hub()
+            .group(&identity.group)
+            .ok_or_else(|| AdminError::Refused(format!("group {} is not hosted here", identity.group)))?;
+        let network = Network {
+            hub: Arc::clone(hub.hub()),
+            group: Arc::clone(&group),
+            response_timeout: 2 * options.timing.election_timeout_max,
+        };
+        let raft = Raft::build(identity.node_id, config, network, log, state_machine)
+            .await
+            .map_err(|fatal| AdminError::Stopped(fatal.to_string()))?;
+        let takeover = Arc::new(Takeover {
+            raft: raft.clone(),
+            hub: Arc::clone(hub.hub()),
+            group,
+            preferred: options.preferred_leader,
+            state: parking_lot::Mutex::default(),
+        });
+        let silence = Silence::new(options.started, options.restarted, options.timing.election_timeout_max);
+        let (role, role_watch) = tokio_watch::channel(Role::Follower { term: 0, leader: None });
+        let cancel = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        raft.run();
+        let service: Arc<dyn GroupService> = Arc::new(Service { raft: raft.clone(), takeover, silence });
+        hub.set_service(&identity.group, Some(service));
+        let watcher = Watcher {
+            raft: raft.clone(),
+            hub: hub.clone(),
+            group: identity.group.clone(),
+            timing: options.timing,
+            preferred: options.preferred_leader,
+            role,
+        };
+        let stop = cancel.clone();
+        tasks.spawn(async move {
+            let _ = stop.run_until_cancelled(watcher.run()).await;
+        });
+        let read_index = Arc::new(ReadIndex::new(raft.clone(), options.timing.election_timeout_max));
+        Ok(Self(Arc::new(Inner { raft, hub: hub.clone(), options, role: role_watch, read_index, cancel, tasks })))
+    }
+
+    /// Makes the configured members a new group. To be called on the member with the lowest id, for a group that has
+    /// never been started.
+    ///
+    /// Done before, it does nothing.
+    ///
+    /// # Errors
+    /// If another member is the one to call it, or Raft refuses.
+    pub async fn initialize(&self) -> Result<(), AdminError> {
+        let members = &self.0.options.members;
+        if members.keys().next() != Some(&self.0.options.identity.node_id) {
+            return Err(AdminError::Refused("the member with the lowest id starts a group".to_owned()));
+        }
+        if self.0.raft.is_initialized().await.map_err(stopped)? {
+            return Ok(());
+        }
+        self.0.raft.initialize(members.clone()).await.map_err(|error| match error {
+            RaftError::APIError(error) => AdminError::Refused(error.to_string()),
+            RaftError::Fatal(fatal) => stopped(fatal),
+        })
+    }
+
+    /// The role, now and as it changes.
+    #[must_use]
+    pub fn role(&self) -> tokio_watch::Receiver<Role> {
+        self.0.role.clone()
+    }
+
+    /// This replica's node id.
+    #[must_use]
+    pub fn node_id(&self) -> u64 {
+        self.0.options.identity.node_id
+    }
+
+    /// The group's name.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        &self.0.options.identity.group
+    }
+
+    /// Proposes one entry and waits until it is applied here.
+    ///
+    /// # Errors
+    /// [`ProposeError`] says whether the entry may still be applied.
+    pub async fn propose(&self, payload: Bytes) -> Result<(ApplyReply, LogId), ProposeError> {
+        let (answer, answered) = oneshot::channel();
+        self.propose_with(payload, None, move |result| drop(answer.send(result))).await;
+        match tokio::time::timeout(self.0.options.propose_timeout, answered).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(ProposeError::unknown("the proposal was dropped")),
+            Err(_) => Err(ProposeError::unknown("not applied in time")),
+        }
+    }
+
+    /// Hands one entry to Raft; `done` is called once, when it is applied or its fate is known. With `term` it is
+    /// proposed in that term or not at all.
+    ///
+    /// Waits while Raft's queue is full.
+    pub(crate) async fn propose_with(
+        &self,
+        payload: Bytes,
+        term: Option<u64>,
+        done: impl FnOnce(Result<(ApplyReply, LogId), ProposeError>) + Send + 'static,
+    ) {
+        let responder = Done::new(move |result: Option<openraft::raft::ClientWriteResult<TypeConfig>>| {
+            done(match result {
+                Some(Ok(response)) => Ok((response.data, LogId::from_raft(&response.log_id))),
+                Some(Err(error)) => Err(error.into()),
+                None => Err(ProposeError::unknown("the replica stopped")),
+            });
+        });
+        let mut write = self.0.raft.write(Payload(payload)).responder(responder);
+        if let Some(term) = term {
+            write = write.with_leader(CommittedLeaderId { term });
+        }
+        // An error means that Raft has stopped; the responder has reported by then.
+        let _: Result<(), Fatal<TypeConfig>> = write.await;
+    }
+
+    /// Waits until this replica has confirmed that it leads and has applied everything committed before the call.
+    /// Concurrent calls share a round.
+    ///
+    /// # Errors
+    /// If it does not lead, or no quorum answers within an election time-out.
+    pub async fn read_index(&self) -> Result<(), NotReady> {
+        self.0.read_index.wait().await
+    }
+
+    /// Hands leadership to `to`, or to the voter that misses least, and waits until it has moved.
+    ///
+    /// # Errors
+    /// If this replica does not lead, there is nobody to hand over to, or it did not happen within two election
+    /// time-outs.
+    pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, AdminError> {
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        if !metrics.state.is_leader() {
+            let leader = metrics.current_leader.and_then(|id| Some((id, member(&metrics, id)?)));
+            return Err(AdminError::NotLeader { reason: "leadership is not here to hand over".to_owned(), leader });
+        }
+        let me = self.node_id();
+        let to = match to {
+            Some(to) if to == me => return Ok(me),
+            Some(to) if metrics.membership_config.voter_ids().any(|voter| voter == to) => to,
+            Some(to) => return Err(AdminError::Refused(format!("node {to} is no voter"))),
+            None => watch::most_caught_up(&metrics)
+                .ok_or_else(|| AdminError::Refused("there is no other voter".to_owned()))?,
+        };
+        let term = metrics.current_term;
+        self.0.raft.trigger().transfer_leader(to).await.map_err(stopped)?;
+        let wait = self.0.raft.wait(Some(2 * self.0.options.timing.election_timeout_max));
+        let moved = wait
+            .metrics(
+                |now| now.current_term > term && now.current_leader.is_some_and(|leader| leader != me),
+                "leadership moves",
+            )
+            .await;
+        match moved {
+            Ok(now) => Ok(now.current_leader.unwrap_or(to)),
+            Err(error) => Err(AdminError::Timeout(error.to_string())),
+        }
+    }
+
+    /// Hands leadership over if it is here, as a node does before it stops. New proposals are refused meanwhile, and
+    /// whoever has one may forward it to the new leader.
+    pub async fn hand_over(&self) {
+        if !self.role().borrow().is_leader() || self.0.options.members.len() < 2 {
+            return;
+        }
+        match self.transfer_leader(None).await {
+            Ok(to) => tracing::info!(group = self.group(), to, "leadership handed over"),
+            Err(error) => tracing::warn!(group = self.group(), %error, "leadership not handed over"),
+        }
+    }
+
+    /// Adds a member that receives the log and does not vote. Returns when the change is committed; watch
+    /// [`GroupMetrics::matched`] until it has caught up.
+    ///
+    /// # Errors
+    /// If this replica does not lead or another change is under way.
+    pub async fn add_learner(&self, node_id: u64, member: Member) -> Result<LogId, AdminError> {
+        self.0.hub.set_members(self.group(), addresses(&BTreeMap::from([(node_id, member.clone())])));
+        let added = self.0.raft.add_learner(node_id, member, false).await.map_err(admin)?;
+        Ok(LogId::from_raft(&added.log_id))
+    }
+
+    /// Makes exactly `voters` the voters. Members that are no longer voters leave the group.
+    ///
+    /// # Errors
+    /// If this replica does not lead, a voter is no member, or another change is under way.
+    pub async fn change_voters(&self, voters: BTreeSet<u64>) -> Result<LogId, AdminError> {
+        let change = ChangeMembers::ReplaceAllVoters(voters);
+        let changed = self.0.raft.change_membership(change, false).await.map_err(admin)?;
+        Ok(LogId::from_raft(&changed.log_id))
+    }
+
+    /// Asks for a snapshot: the state machine publishes the checkpoint that retention has chosen.
+    ///
+    /// # Errors
+    /// If the replica has stopped.
+    pub async fn trigger_snapshot(&self) -> Result<(), AdminError> {
+        self.0.raft.trigger().snapshot().await.map_err(stopped)
+    }
+
+    /// Asks to drop the log up to and including `index`, never beyond the current snapshot.
+    ///
+    /// # Errors
+    /// If the replica has stopped.
+    pub async fn purge_log(&self, index: u64) -> Result<(), AdminError> {
+        self.0.raft.trigger().purge_log(index).await.map_err(stopped)
+    }
+
+    /// Breaks the append stream to a member, see [`PeerHub::break_stream`].
+    pub fn break_stream(&self, node_id: u64) {
+        self.0.hub.break_stream(self.group(), node_id);
+    }
+
+    /// Figures for status and metrics.
+    #[must_use]
+    pub fn metrics(&self) -> GroupMetrics {
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        let flushed = self.0.raft.watch_log_progress().get().and_then(|point| point.last_log_id);
+        GroupMetrics {
+            node_id: metrics.id,
+            term: metrics.current_term,
+            leader: metrics.current_leader,
+            last: metrics.last_log_index,
+            committed: metrics.local_committed.map(|id| id.index()),
+            applied: metrics.last_applied.map(|id| id.index()),
+            flushed: flushed.map(|id| id.index()),
+            snapshot: metrics.snapshot.map(|id| id.index()),
+            purged: metrics.purged.map(|id| id.index()),
+            voters: metrics.membership_config.membership().get_joint_config().clone(),
+            members: metrics.membership_config.nodes().map(|(id, member)| (*id, member.clone())).collect(),
+            matched: metrics
+                .replication
+                .iter()
+                .flatten()
+                .map(|(id, matched)| (*id, matched.as_ref().map(|id| id.index())))
+                .collect(),
+        }
+    }
+
+    /// Waits until the replica stops and says why: a failed disk ends it for good, and the process with it.
+    pub async fn stopped(&self) -> String {
+        let mut metrics = self.0.raft.metrics();
+        loop {
+            if let Err(fatal) = &metrics.borrow_and_update().running_state {
+                return fatal.to_string();
+            }
+            if metrics.changed().await.is_err() {
+                return "replica was shut down".to_owned();
+            }
+        }
+    }
+
+    /// Stops the replica. Peers are shut out first; the peer port itself stays open until [`PeerHub::shutdown`].
+    ///
+    /// Leadership should have been handed over before.
+    pub async fn shutdown(&self) {
+        self.0.hub.set_service(self.group(), None);
+        if let Err(error) = self.0.raft.shutdown().await {
+            tracing::warn!(group = self.group(), %error, "replica did not stop cleanly");
+        }
+        self.0.cancel.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+fn addresses(members: &BTreeMap<u64, Member>) -> BTreeMap<u64, PeerAddress> {
+    members
+        .iter()
+        .map(|(id, member)| (*id, PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }))
+        .collect()
+}
+
+fn member(metrics: &openraft::metrics::RaftMetrics<TypeConfig>, id: u64) -> Option<Member> {
+    metrics.membership_config.membership().get_node(&id).cloned()
+}
+
+fn stopped(fatal: Fatal<TypeConfig>) -> AdminError {
+    AdminError::Stopped(fatal.to_string())
+}
+
+fn admin(error: RaftError<TypeConfig, openraft::errors::ClientWriteError<TypeConfig>>) -> AdminError {
+    match ProposeError::from(error) {
+        ProposeError::NotProposed { reason, leader: Some(leader) } => {
+            AdminError::NotLeader { reason, leader: Some(leader) }
+        }
+        ProposeError::NotProposed { reason, leader: None } => AdminError::Refused(reason),
+        ProposeError::Unknown { reason } => AdminError::Timeout(reason),
+        ProposeError::Stopped => AdminError::Stopped("replica has stopped".to_owned()),
+    }
+}
+
+/// openraft's settings. Nothing here snapshots or purges by itself: the log is the data.
+fn config(options: &GroupRaftOptions) -> Result<Config, AdminError> {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let timing = options.timing;
+    let config = Config {
+        cluster_name: options.identity.group.clone(),
+        heartbeat_interval: millis(timing.heartbeat_interval),
+        heartbeat_min_interval: Some(millis(timing.heartbeat_interval)),
+        election_timeout_min: millis(timing.election_timeout_min),
+        election_timeout_max: millis(timing.election_timeout_max),
+        enable_pre_vote: Some(true),
+        enable_leader_restore: Some(false),
+        allow_log_reversion: Some(false),
+        quorum_loss_probe_interval: Some(2 * millis(timing.election_timeout_max)),
+        max_payload_entries: 1024,
+        max_append_entries: Some(256),
+        api_batch_capacity: 256,
+        api_channel_size: Some(1024),
+        state_machine_channel_size: Some(1024),
+        replication_lag_threshold: 1000,
+        install_snapshot_timeout: 10_000,
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        purge_batch_size: 1,
+        backoff: "50ms 100ms 200ms 500ms ...1s".to_owned(),
+        ..Config::default()
+    };
+    config.validate().map_err(|error| AdminError::Refused(error.to_string()))
+}

@@ -1,0 +1,269 @@
+//! The accepting side: admits peers, then hands their frames to the group they are for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+
+use super::error::PeerError;
+use super::forward::{self, ForwardReply};
+use super::frame::{Envelope, Frame, FrameWriter, Kind, put_text};
+use super::handshake::{Class, Greeting};
+use super::link::put_failure;
+use super::outbox::Outbox;
+use super::service::Answer;
+use super::stream::PeerStream;
+use super::{Group, HANDSHAKE_TIMEOUT, Hub, chunk_bytes};
+
+/// After a failed accept: long enough not to spin when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that have not introduced themselves yet.
+const GREETING_CONNECTIONS_MAX: usize = 256;
+
+/// Accepts until the listener is cancelled. Connections end with the hub, the listener after them.
+pub(super) async fn accept(hub: Arc<Hub>, listener: TcpListener) {
+    let greeting = Arc::new(tokio::sync::Semaphore::new(GREETING_CONNECTIONS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            () = hub.cancel_listener.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (socket, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a peer connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&greeting).try_acquire_owned() else {
+            tracing::warn!(%from, "too many peer connections without a greeting");
+            continue;
+        };
+        let serving = Arc::clone(&hub);
+        hub.spawn(async move {
+            if let Err(error) = serve(serving, socket, permit).await {
+                tracing::debug!(%from, %error, "peer connection ended");
+            }
+        });
+    }
+}
+
+async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemaphorePermit) -> Result<(), PeerError> {
+    let mut stream = PeerStream::new(socket);
+    let frame = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.reader.next())
+        .await
+        .map_err(|_| PeerError::Timeout("waiting for a greeting"))??;
+    let (hello, group) = match admit(&hub, &frame) {
+        Ok(admitted) => admitted,
+        Err(reason) => {
+            let named: String = reason.chars().filter(|c| !c.is_control()).collect();
+            tracing::warn!(reason = named, "peer turned away");
+            // The envelope carries our own cluster id, so that the reason is believed.
+            let envelope = Envelope { cluster_id: hub.options.cluster_id, ..frame.envelope };
+            let mut refused = FrameWriter::new(Kind::Refused, 0, &envelope, 256);
+            put_text(refused.fields(), &reason);
+            tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.send(refused))
+                .await
+                .map_err(|_| PeerError::Timeout("turning a peer away"))??;
+            return Err(PeerError::Refused(reason));
+        }
+    };
+    drop(permit);
+    let envelope = Envelope {
+        cluster_id: hub.options.cluster_id,
+        group: frame.envelope.group.clone(),
+        sender: frame.envelope.target,
+        target: frame.envelope.sender,
+    };
+    let ours = match &group {
+        Some(group) => vec![group.greeting()],
+        None => hub.all_groups().iter().map(|group| group.greeting()).collect(),
+    };
+    let mut welcome = FrameWriter::new(Kind::Welcome, 0, &envelope, 256);
+    hub.greeting(hello.class, &hello.node, &ours).encode(welcome.fields());
+    stream.send(welcome).await?;
+    stream.admitted(chunk_bytes(hello.class));
+    match group {
+        None => control(&hub, stream, &envelope).await,
+        Some(group) => {
+            let cancel = group.cancel.clone();
+            let served = async {
+                if hello.class == Class::Append {
+                    match group.service() {
+                        Some(service) => Err(service.serve_append(stream, envelope).await),
+                        None => Err(PeerError::Unavailable("replica has stopped".to_owned())),
+                    }
+                } else {
+                    calls(&hub, &group, stream, envelope).await
+                }
+            };
+            cancel.run_until_cancelled(served).await.unwrap_or(Ok(()))
+        }
+    }
+}
+
+/// Decides from its greeting whether a peer is let in, and for which group.
+fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), String> {
+    if frame.kind != Kind::Hello {
+        return Err(format!("{:?} instead of a greeting", frame.kind));
+    }
+    if frame.envelope.cluster_id != hub.options.cluster_id {
+        return Err("another cluster".to_owned());
+    }
+    let hello = Greeting::decode(frame).map_err(|error| error.to_string())?;
+    if hello.target_node != hub.options.node {
+        return Err(format!("node {} is not {}", hub.options.node, hello.target_node));
+    }
+    if hello.class == Class::Control {
+        return Ok((hello, None));
+    }
+    let name = String::from_utf8_lossy(&frame.envelope.group).into_owned();
+    let group = hub.group(&name).ok_or_else(|| format!("group {name} is not hosted here"))?;
+    let (sender, target) = (frame.envelope.sender, frame.envelope.target);
+    if target != group.identity.node_id {
+        return Err(format!("replica of group {name} is node {}, not {target}", group.identity.node_id));
+    }
+    let member = group.address(sender).ok_or_else(|| format!("node {sender} is no member of group {name}"))?;
+    if member.node != hello.node {
+        return Err(format!("member {sender} of group {name} is {}, not {}", member.node, hello.node));
+    }
+    let theirs = hello.group(&name).ok_or_else(|| format!("greeting says nothing about group {name}"))?;
+    if theirs.identity.node_id != sender {
+        return Err(format!("greeting of node {} comes from node {sender}", theirs.identity.node_id));
+    }
+    if hello.class != Class::Forward && group.service().is_none() {
+        return Err(format!("replica of group {name} does not run"));
+    }
+    group.remember(&theirs.identity)?;
+    Ok((hello, Some(group)))
+}
+
+/// An idle connection: its end tells the peer that this process has ended.
+async fn control(hub: &Hub, mut stream: PeerStream, envelope: &Envelope) -> Result<(), PeerError> {
+    loop {
+        let frame = stream.reader.next().await?;
+        if frame.envelope.cluster_id != hub.options.cluster_id || frame.kind != Kind::Ping {
+            return Err(PeerError::Protocol(format!("{:?} on a control connection", frame.kind)));
+        }
+        stream.send(FrameWriter::new(Kind::Answer, frame.sequence, envelope, 0)).await?;
+    }
+}
+
+/// Serves calls in any order until the connection ends.
+async fn calls(hub: &Arc<Hub>, group: &Arc<Group>, stream: PeerStream, envelope: Envelope) -> Result<(), PeerError> {
+    let outbox = Arc::new(Outbox::default());
+    let result = pump(hub, group, stream, &envelope, &outbox).await;
+    outbox.close();
+    result
+}
+
+async fn pump(
+    hub: &Arc<Hub>,
+    group: &Arc<Group>,
+    stream: PeerStream,
+    envelope: &Envelope,
+    outbox: &Arc<Outbox>,
+) -> Result<(), PeerError> {
+    let PeerStream { mut reader, mut sender } = stream;
+    loop {
+        if sender.queue.is_empty() {
+            outbox.take(&mut sender.queue)?;
+        }
+        tokio::select! {
+            biased;
+            frame = reader.next() => {
+                dispatch(hub, group, envelope, outbox, frame?)?;
+                // What has arrived together is handled together, and its answers leave together.
+                while let Some(frame) = reader.next_ready()? {
+                    dispatch(hub, group, envelope, outbox, frame)?;
+                }
+            }
+            written = sender.write_some(), if !sender.queue.is_empty() => written?,
+            () = outbox.ready(), if sender.queue.is_empty() => {}
+        }
+    }
+}
+
+fn dispatch(
+    hub: &Arc<Hub>,
+    group: &Arc<Group>,
+    envelope: &Envelope,
+    outbox: &Arc<Outbox>,
+    frame: Frame,
+) -> Result<(), PeerError> {
+    let expected = Envelope { sender: envelope.target, target: envelope.sender, ..envelope.clone() };
+    if frame.envelope != expected {
+        return Err(PeerError::Protocol("a frame for somebody else".to_owned()));
+    }
+    match frame.kind {
+        Kind::Ping => {
+            outbox.push(FrameWriter::new(Kind::Answer, frame.sequence, envelope, 0), Vec::new())?;
+        }
+        Kind::Forward | Kind::ForwardOneway => {
+            let oneway = frame.kind == Kind::ForwardOneway;
+            let mut fields = frame.fields();
+            let origin = forward::address(&mut fields)?;
+            fields.finish("end of forwarded request")?;
+            let handler = group.forward_handler.read().clone();
+            match handler {
+                Some(handler) => {
+                    let request = forward::decode_command(frame.tail)?;
+                    let reply = ForwardReply {
+                        outbox: Arc::clone(outbox),
+                        envelope: envelope.clone(),
+                        sequence: frame.sequence,
+                        oneway,
+                        sent: false,
+                    };
+                    handler.forwarded(origin, request, reply);
+                }
+                None if oneway => {}
+                None => fail(outbox, envelope, frame.sequence, false, "nobody handles client requests yet"),
+            }
+        }
+        Kind::CopyClientTable => {
+            let handler = group.copy_handler.read().clone();
+            let (outbox, envelope) = (Arc::clone(outbox), envelope.clone());
+            let Some(handler) = handler else {
+                fail(&outbox, &envelope, frame.sequence, false, "no client table yet");
+                return Ok(());
+            };
+            hub.spawn(async move {
+                let copy = handler.copy(frame.tail).await;
+                answer(&outbox, &envelope, frame.sequence, Answer { tail: vec![copy], ..Answer::default() });
+            });
+        }
+        Kind::Heartbeat | Kind::Vote | Kind::PreVote | Kind::TransferLeader | Kind::Snapshot | Kind::DeathNotice => {
+            let (outbox, envelope, sequence) = (Arc::clone(outbox), envelope.clone(), frame.sequence);
+            let Some(service) = group.service() else {
+                fail(&outbox, &envelope, sequence, false, "replica has stopped");
+                return Ok(());
+            };
+            hub.spawn(async move {
+                match service.call(frame).await {
+                    Ok(served) => answer(&outbox, &envelope, sequence, served),
+                    Err(reason) => fail(&outbox, &envelope, sequence, true, &reason),
+                }
+            });
+        }
+        kind => return Err(PeerError::Protocol(format!("{kind:?} on a connection for calls"))),
+    }
+    Ok(())
+}
+
+fn answer(outbox: &Outbox, envelope: &Envelope, sequence: u64, answer: Answer) {
+    let mut writer = FrameWriter::new(Kind::Answer, sequence, envelope, answer.fields.len());
+    writer.fields().extend_from_slice(&answer.fields);
+    if let Err(error) = outbox.push(writer, answer.tail) {
+        fail(outbox, envelope, sequence, true, &error.to_string());
+    }
+}
+
+fn fail(outbox: &Outbox, envelope: &Envelope, sequence: u64, unknown: bool, reason: &str) {
+    let mut writer = FrameWriter::new(Kind::Failed, sequence, envelope, 64);
+    put_failure(writer.fields(), unknown, reason);
+    if let Err(error) = outbox.push(writer, Vec::new()) {
+        tracing::debug!(%error, "cannot tell a peer that its call failed");
+    }
+}

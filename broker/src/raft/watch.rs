@@ -1,0 +1,261 @@
+//! Turns what openraft reports into the role that opens and closes the gates, and brings leadership home.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use openraft::Instant as _;
+use openraft::Raft;
+use openraft::async_runtime::WatchReceiver;
+use openraft::metrics::{RaftMetrics, RaftServerMetrics};
+use openraft::storage::RaftStateMachine;
+use raft_store::LogId;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::Timing;
+use super::error::NotReady;
+use super::read_index::confirm;
+use super::role::Role;
+use super::type_config::{SnapshotData, TypeConfig};
+use crate::peer::{PeerAddress, PeerHub};
+
+/// How often the quorum and the preferred leader are looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// Pause after a confirmation that failed.
+const CONFIRM_RETRY: Duration = Duration::from_millis(10);
+/// A leader has led so long before it hands over to the preferred replica.
+const LEADER_STABLE_FOR: Duration = Duration::from_secs(10);
+/// The preferred replica has been close behind for so long.
+const PREFERRED_CLOSE_FOR: Duration = Duration::from_secs(5);
+/// Entries it may be behind.
+const PREFERRED_LAG_MAX: u64 = 256;
+/// Pause after a hand-over that did not succeed.
+const RESTORE_RETRY: Duration = Duration::from_secs(30);
+/// A leader whose own disk has flushed nothing for so long, with entries waiting, hands over.
+const FLUSH_STALL_MAX: Duration = Duration::from_secs(5);
+
+type Confirming = Pin<Box<dyn Future<Output = Result<(), NotReady>> + Send>>;
+
+/// Watches one replica until it stops.
+pub(super) struct Watcher<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
+    pub(super) raft: Raft<TypeConfig, SM>,
+    pub(super) hub: PeerHub,
+    pub(super) group: String,
+    pub(super) timing: Timing,
+    pub(super) preferred: Option<u64>,
+    pub(super) role: watch::Sender<Role>,
+}
+
+impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> {
+    pub(super) async fn run(self) {
+        let mut changes = self.raft.server_metrics();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut members_of: Option<LogId> = None;
+        let mut confirming: Option<Confirming> = None;
+        let mut home = Home::default();
+        loop {
+            let server = changes.borrow_and_update().clone();
+            self.learn_members(&server, &mut members_of);
+            let role = self.present_role(&server);
+            if !matches!(role, Role::Leader { ready: true, .. }) && role.is_leader() {
+                if confirming.is_none() {
+                    confirming = Some(self.confirm());
+                }
+            } else {
+                confirming = None;
+            }
+            self.role.send_if_modified(|before| {
+                let changed = *before != role;
+                if changed {
+                    log_change(&self.group, before, &role);
+                    before.clone_from(&role);
+                }
+                changed
+            });
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { break },
+                confirmed = async { match confirming.as_mut() {
+                    Some(confirming) => confirming.await,
+                    None => std::future::pending().await,
+                } } => {
+                    confirming = None;
+                    if confirmed.is_ok() {
+                        self.open(role.term());
+                    }
+                }
+                _ = tick.tick() => {
+                    let metrics = self.raft.metrics().borrow_watched().clone();
+                    if metrics.running_state.is_err() {
+                        break;
+                    }
+                    self.look_home(&metrics, &mut home).await;
+                }
+            }
+        }
+        let term = self.role.borrow().term();
+        self.role.send_replace(Role::Follower { term, leader: None });
+    }
+
+    /// The role that follows from what openraft reports; a ready leader stays ready while it hears its quorum.
+    fn present_role(&self, server: &RaftServerMetrics<TypeConfig>) -> Role {
+        let vote = &server.vote;
+        let term = vote.leader_id.term;
+        if server.state.is_leader() && vote.committed && vote.leader_id.voted_for == server.id {
+            let was_ready = matches!(*self.role.borrow(), Role::Leader { term: before, ready: true } if before == term);
+            return Role::Leader { term, ready: was_ready && self.hears_quorum(server) };
+        }
+        let leader = server
+            .current_leader
+            .filter(|leader| *leader != server.id)
+            .and_then(|leader| Some((leader, server.membership_config.membership().get_node(&leader)?.clone())));
+        Role::Follower { term, leader }
+    }
+
+    fn hears_quorum(&self, server: &RaftServerMetrics<TypeConfig>) -> bool {
+        if server.membership_config.voter_ids().all(|voter| voter == server.id) {
+            return true;
+        }
+        let acknowledged = self.raft.data_metrics().borrow_watched().last_quorum_acked.map(|at| at.into_inner());
+        acknowledged.is_some_and(|at| at.elapsed() < self.timing.election_timeout_max)
+    }
+
+    fn confirm(&self) -> Confirming {
+        let raft = self.raft.clone();
+        let timeout = self.timing.election_timeout_max;
+        Box::pin(async move {
+            let confirmed = confirm(&raft, timeout).await;
+            if let Err(error) = &confirmed {
+                tracing::debug!(%error, "leadership is not confirmed yet");
+                tokio::time::sleep(CONFIRM_RETRY).await;
+            }
+            confirmed
+        })
+    }
+
+    /// Opens the gates of `term`, unless leadership has moved on meanwhile.
+    fn open(&self, term: u64) {
+        let server = self.raft.server_metrics().borrow_watched().clone();
+        if server.state.is_leader() && server.vote.committed && server.vote.leader_id.term == term {
+            let role = Role::Leader { term, ready: true };
+            self.role.send_if_modified(|before| {
+                log_change(&self.group, before, &role);
+                *before = role.clone();
+                true
+            });
+        }
+    }
+
+    fn learn_members(&self, server: &RaftServerMetrics<TypeConfig>, members_of: &mut Option<LogId>) {
+        let log_id = server.membership_config.log_id().as_ref().map(LogId::from_raft);
+        if log_id == *members_of {
+            return;
+        }
+        *members_of = log_id;
+        let members: BTreeMap<u64, PeerAddress> = server
+            .membership_config
+            .nodes()
+            .map(|(id, member)| (*id, PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }))
+            .collect();
+        self.hub.set_members(&self.group, members);
+    }
+
+    /// Hands over to the preferred replica once that is safe and calm, or to anybody if the own disk stalls.
+    async fn look_home(&self, metrics: &RaftMetrics<TypeConfig>, home: &mut Home) {
+        let flushed = self.raft.watch_log_progress().get().and_then(|point| point.last_log_id).map(|id| id.index());
+        let now = Instant::now();
+        let to = if home.flush_stalled(now, metrics.state.is_leader(), flushed, metrics.last_log_index) {
+            tracing::warn!(group = self.group, "own disk has stalled: handing leadership over");
+            most_caught_up(metrics)
+        } else {
+            self.preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred))
+        };
+        if let Some(to) = to {
+            tracing::info!(group = self.group, to, "handing leadership over");
+            home.not_before = Some(now + RESTORE_RETRY);
+            if let Err(error) = self.raft.trigger().transfer_leader(to).await {
+                tracing::warn!(group = self.group, %error, "cannot hand leadership over");
+            }
+        }
+    }
+}
+
+/// The follower that misses least, among the voters.
+pub(super) fn most_caught_up(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
+    let replication = metrics.replication.as_ref()?;
+    metrics
+        .membership_config
+        .voter_ids()
+        .filter(|voter| *voter != metrics.id)
+        .max_by_key(|voter| replication.get(voter).and_then(|matched| matched.as_ref().map(|id| id.index())))
+}
+
+/// What the way home depends on: time led, time the preferred replica was close, time the disk stood still.
+#[derive(Debug, Default)]
+struct Home {
+    leading: Option<(u64, Instant)>,
+    close_since: Option<Instant>,
+    not_before: Option<Instant>,
+    flushed: Option<(Option<u64>, Instant)>,
+}
+
+impl Home {
+    fn should_hand_over(&mut self, now: Instant, metrics: &RaftMetrics<TypeConfig>, preferred: u64) -> bool {
+        let term = metrics.current_term;
+        if !metrics.state.is_leader() || preferred == metrics.id {
+            self.leading = None;
+            self.close_since = None;
+            return false;
+        }
+        let (led_term, led_since) = *self.leading.get_or_insert((term, now));
+        if led_term != term {
+            self.leading = Some((term, now));
+        }
+        let matched = metrics.replication.as_ref().and_then(|all| all.get(&preferred).copied().flatten());
+        let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&preferred).copied().flatten());
+        let is_voter = metrics.membership_config.voter_ids().any(|voter| voter == preferred);
+        let close = matched.map_or(0, |id| id.index() + 1) + PREFERRED_LAG_MAX
+            >= metrics.last_log_index.map_or(0, |index| index + 1)
+            && heard.is_some_and(|at| at.into_inner().elapsed() < Duration::from_secs(1));
+        if !close || !is_voter {
+            self.close_since = None;
+            return false;
+        }
+        let close_since = *self.close_since.get_or_insert(now);
+        led_term == term
+            && now.duration_since(led_since) >= LEADER_STABLE_FOR
+            && now.duration_since(close_since) >= PREFERRED_CLOSE_FOR
+            && self.not_before.is_none_or(|at| now >= at)
+    }
+
+    /// Whether entries have waited for the own disk for too long.
+    fn flush_stalled(&mut self, now: Instant, leader: bool, flushed: Option<u64>, last: Option<u64>) -> bool {
+        if !leader || flushed >= last {
+            self.flushed = None;
+            return false;
+        }
+        match self.flushed {
+            Some((before, since)) if before == flushed => {
+                now.duration_since(since) >= FLUSH_STALL_MAX && self.not_before.is_none_or(|at| now >= at)
+            }
+            _ => {
+                self.flushed = Some((flushed, now));
+                false
+            }
+        }
+    }
+}
+
+fn log_change(group: &str, before: &Role, now: &Role) {
+    match now {
+        Role::Leader { term, ready: true } => tracing::info!(group, term, "leads, gates open"),
+        Role::Leader { term, ready: false } if before.is_ready_leader() => {
+            tracing::warn!(group, term, "hears no quorum, gates closed");
+        }
+        Role::Leader { term, .. } => tracing::info!(group, term, "elected"),
+        Role::Follower { term, leader: Some((id, _)) } => tracing::info!(group, term, leader = id, "follows"),
+        Role::Follower { term, leader: None } => tracing::info!(group, term, "no leader known"),
+    }
+}

@@ -1,0 +1,111 @@
+//! What apply answers to whoever proposed an entry.
+
+/// The answer to one entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ApplyReply {
+    /// A blank or membership entry.
+    #[default]
+    None,
+    /// A pack of messages.
+    Pack(PackReply),
+    /// A command and the messages in its entry.
+    Command {
+        /// What became of the command.
+        reply: CommandReply,
+        /// What became of its messages.
+        messages: PackReply,
+    },
+}
+
+/// One outcome a message, in the order of the records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PackReply {
+    /// The outcomes.
+    pub outcomes: Vec<MessageOutcome>,
+}
+
+/// What became of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageOutcome {
+    /// It is in its queue.
+    Appended(Appended),
+    /// It is in the log but in no queue: no consumer will see it.
+    Refused(MessageRefused),
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Its number in its queue.
+    pub queue_offset: u64,
+    /// Its place in the log.
+    pub physical_offset: u64,
+}
+
+/// Why a message went into no queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageRefused {
+    /// Its topic was deleted before the entry was applied.
+    #[error("the topic does not exist")]
+    NoTopic,
+    /// The topic's queues were reduced before the entry was applied.
+    #[error("the topic has no such queue")]
+    NoQueue,
+    /// The command in front of it was refused.
+    #[error("its command was refused")]
+    CommandRefused,
+}
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandReply {
+    /// It took effect.
+    Done,
+    /// Topics or groups were put: for each, in order, whether it is new.
+    Put {
+        /// Whether the name did not exist before.
+        created: Vec<bool>,
+    },
+    /// Offsets were committed, apart from some.
+    Committed {
+        /// How many named no queue, lay beyond its end, or are held by a reset.
+        ignored: u32,
+    },
+    /// For each queue asked for, in order, whether the client holds it now.
+    Locked {
+        /// The answers.
+        held: Vec<bool>,
+    },
+    /// Nothing changed.
+    Refused(CommandRefused),
+}
+
+/// Why a command changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandRefused {
+    /// The group is already named, and so are its first topics.
+    #[error("the broker group has been started before")]
+    AlreadyBootstrapped,
+    /// There is no such topic.
+    #[error("topic does not exist")]
+    NoTopic,
+    /// There is no such subscription group.
+    #[error("subscription group does not exist")]
+    NoGroup,
+    /// The configuration is not allowed.
+    #[error("not allowed: {0}")]
+    Invalid(&'static str),
+    /// A progress mark does not stand where the command says.
+    #[error("progress mark {mark} stands at {stands}, not at {expected}")]
+    MarkMoved {
+        /// The mark.
+        mark: String,
+        /// Where it stands.
+        stands: u64,
+        /// Where the command expected it.
+        expected: u64,
+    },
+    /// The identity belongs to another store, or the store to another identity.
+    #[error("identity is taken")]
+    IdentityTaken,
+}
