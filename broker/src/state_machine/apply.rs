@@ -1,0 +1,484 @@
+//! Applies one entry: pure, and the same on every replica.
+//!
+//! No clock, no randomness, no order of a hash map: time comes stamped in the command. An entry that is not the next
+//! one, or that this version does not know in full, is an error, and apply goes no further.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use protocol::GroupName;
+use protocol::message::{RecordError, iter_records};
+
+use super::command::{
+    self, Command, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError, PutMode, QueueKey, ResetHold,
+};
+use super::reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
+use super::state::{Counters, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicHandle};
+use super::topic::{PERM_ALL, QUEUES_MAX, TopicConfig};
+
+/// An entry that cannot be applied. The state machine stops here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// The entry is not the one after the last applied.
+    #[error("entry {found} handed to apply, expected {expected}")]
+    NotNext {
+        /// Index handed over.
+        found: u64,
+        /// Index expected.
+        expected: u64,
+    },
+    /// The entry's place in the log is not known.
+    #[error("entry {index} has no position in the log")]
+    NoPosition {
+        /// Its index.
+        index: u64,
+    },
+    /// The payload is not understood.
+    #[error("entry {index}: {source}")]
+    Payload {
+        /// Its index.
+        index: u64,
+        /// Why.
+        source: PayloadError,
+    },
+    /// A message record is damaged.
+    #[error("entry {index}: bad message record at byte {at} of the payload: {source}")]
+    Record {
+        /// Its index.
+        index: u64,
+        /// Where in the payload.
+        at: usize,
+        /// What is wrong.
+        source: RecordError,
+    },
+}
+
+/// An entry as apply sees it.
+pub(crate) struct EntryView<'a> {
+    pub(crate) id: EntryId,
+    /// Where its log record starts.
+    pub(crate) position: u64,
+    /// Where its payload starts.
+    pub(crate) payload_position: u64,
+    pub(crate) body: BodyView<'a>,
+}
+
+pub(crate) enum BodyView<'a> {
+    Blank,
+    Membership(MembershipImage),
+    Payload(&'a [u8]),
+}
+
+/// What an applied entry did.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    pub(crate) reply: ApplyReply,
+    /// Messages that got a queue offset, for reput.
+    pub(crate) assigned: Vec<Assigned>,
+    /// Topics that ended with this entry, before its messages.
+    pub(crate) deleted: Vec<Arc<TopicHandle>>,
+}
+
+/// A message that got its queue offset.
+#[derive(Clone, Debug)]
+pub(crate) struct Assigned {
+    pub(crate) topic: Arc<TopicHandle>,
+    pub(crate) queue_id: u32,
+    pub(crate) queue_offset: u64,
+    /// Where its record starts in the payload.
+    pub(crate) at: u32,
+    pub(crate) size: u32,
+}
+
+impl State {
+    /// Applies the entry after the last applied one.
+    ///
+    /// # Errors
+    /// The state is unchanged, and no later entry may be applied.
+    pub(crate) fn apply(&mut self, entry: &EntryView<'_>) -> Result<Applied, ApplyError> {
+        let index = entry.id.index;
+        // The first entry of a log has index 0.
+        let expected = self.applied.map_or(0, |id| id.index + 1);
+        if index != expected {
+            return Err(ApplyError::NotNext { found: index, expected });
+        }
+        let mut applied = Applied::default();
+        match &entry.body {
+            BodyView::Blank => {}
+            BodyView::Membership(membership) => self.membership = membership.clone(),
+            BodyView::Payload(payload) => {
+                let parsed = command::parse_payload(payload).map_err(|source| ApplyError::Payload { index, source })?;
+                match parsed {
+                    Parsed::Pack => {
+                        let records = place_records(payload, 0, index)?;
+                        let messages = self.apply_records(&records, entry.payload_position, &mut applied.assigned);
+                        applied.reply = ApplyReply::Pack(messages);
+                    }
+                    Parsed::Command { command, records_at } => {
+                        let records = place_records(payload, records_at, index)?;
+                        let reply = self.apply_command(command, index, &mut applied.deleted);
+                        let messages = if let CommandReply::Refused(_) = reply {
+                            let refused = MessageOutcome::Refused(MessageRefused::CommandRefused);
+                            PackReply { outcomes: vec![refused; records.len()] }
+                        } else {
+                            self.apply_records(&records, entry.payload_position, &mut applied.assigned)
+                        };
+                        applied.reply = ApplyReply::Command { reply, messages };
+                    }
+                }
+            }
+        }
+        self.applied = Some(entry.id);
+        self.last_position = entry.position;
+        Ok(applied)
+    }
+
+    /// Gives each record the next offset of its queue.
+    fn apply_records(
+        &mut self,
+        records: &[Placed<'_>],
+        payload_position: u64,
+        assigned: &mut Vec<Assigned>,
+    ) -> PackReply {
+        let mut outcomes = Vec::with_capacity(records.len());
+        assigned.reserve(records.len());
+        // Neighbours are mostly of one topic.
+        let mut topic_before = "";
+        let mut slot: Option<usize> = None;
+        for record in records {
+            if record.topic != topic_before {
+                topic_before = record.topic;
+                slot = self.counters.slot_of(record.topic);
+            }
+            let outcome = match slot.and_then(|slot| self.counters.slot_mut(slot)) {
+                None => MessageOutcome::Refused(MessageRefused::NoTopic),
+                Some(topic) if record.queue_id >= topic.queues => MessageOutcome::Refused(MessageRefused::NoQueue),
+                Some(topic) => {
+                    let queue = record.queue_id as usize;
+                    if topic.counters.len() <= queue {
+                        topic.counters.resize(queue + 1, QueueCounter::default());
+                    }
+                    let counter = &mut topic.counters[queue];
+                    let queue_offset = counter.next_offset;
+                    let physical_offset = payload_position + record.at as u64;
+                    counter.next_offset += 1;
+                    counter.last_physical_offset = physical_offset;
+                    assigned.push(Assigned {
+                        topic: Arc::clone(&topic.handle),
+                        queue_id: record.queue_id,
+                        queue_offset,
+                        at: u32::try_from(record.at).expect("a payload is shorter than 4 GiB"),
+                        size: record.size,
+                    });
+                    MessageOutcome::Appended(Appended { queue_offset, physical_offset })
+                }
+            };
+            outcomes.push(outcome);
+        }
+        PackReply { outcomes }
+    }
+
+    fn apply_command(&mut self, command: Command, index: u64, deleted: &mut Vec<Arc<TopicHandle>>) -> CommandReply {
+        let registry = Arc::clone(&self.registry);
+        let registry = &mut *registry.write();
+        let counters = &mut self.counters;
+        let result = match command {
+            Command::Bootstrap(bootstrap) => {
+                if registry.names.is_some() {
+                    Err(CommandRefused::AlreadyBootstrapped)
+                } else {
+                    put_topics(registry, counters, bootstrap.topics, PutMode::CreateOnly, bootstrap.stamped_ms, index)
+                        .map(|_| {
+                            registry.names = Some(Arc::new(Names {
+                                cluster: bootstrap.cluster_name,
+                                broker: bootstrap.broker_name,
+                            }));
+                            for group in bootstrap.groups {
+                                registry.groups.entry(group.name.clone()).or_insert_with(|| Arc::new(group));
+                            }
+                            registry.group_version.bump(bootstrap.stamped_ms);
+                            CommandReply::Done
+                        })
+                }
+            }
+            Command::PutTopics { topics, mode, stamped_ms } => {
+                put_topics(registry, counters, topics, mode, stamped_ms, index)
+            }
+            Command::DeleteTopic { topic, stamped_ms } => match registry.topics.remove(&topic) {
+                None => Err(CommandRefused::NoTopic),
+                Some(_) => {
+                    deleted.extend(counters.remove(&topic));
+                    for table in [&mut registry.offsets, &mut registry.resets] {
+                        table.retain(|_, topics| {
+                            topics.remove(&topic);
+                            !topics.is_empty()
+                        });
+                    }
+                    registry.locks.retain(|_, locks| {
+                        locks.retain(|queue, _| queue.topic != topic);
+                        !locks.is_empty()
+                    });
+                    registry.topic_version.bump(stamped_ms);
+                    Ok(CommandReply::Done)
+                }
+            },
+            Command::PutGroups { groups, mode, stamped_ms } => {
+                let mut created = Vec::with_capacity(groups.len());
+                let mut changed = false;
+                for group in groups {
+                    let new = !registry.groups.contains_key(&group.name);
+                    created.push(new);
+                    if new || mode == PutMode::Replace {
+                        registry.groups.insert(group.name.clone(), Arc::new(group));
+                        changed = true;
+                    }
+                }
+                if changed {
+                    registry.group_version.bump(stamped_ms);
+                }
+                Ok(CommandReply::Put { created })
+            }
+            Command::DeleteGroup { group, offsets, stamped_ms } => {
+                if offsets == OffsetsOfDeleted::Delete {
+                    registry.offsets.remove(&group);
+                    registry.resets.remove(&group);
+                }
+                registry.locks.remove(&group);
+                match registry.groups.remove(&group) {
+                    None => Err(CommandRefused::NoGroup),
+                    Some(_) => {
+                        registry.group_version.bump(stamped_ms);
+                        Ok(CommandReply::Done)
+                    }
+                }
+            }
+            Command::CommitOffsets { commits, stamped_ms } => {
+                Ok(commit_offsets(registry, counters, commits, stamped_ms))
+            }
+            Command::ResetOffsets { group, topic, offsets, hold, stamped_ms } => match counters.topic(&topic) {
+                None => Err(CommandRefused::NoTopic),
+                Some(counters) if offsets.iter().any(|(queue_id, _)| *queue_id >= counters.queues) => {
+                    Err(CommandRefused::Invalid("the topic has no such queue"))
+                }
+                Some(_) => {
+                    let stored = registry.offsets.entry(group.clone()).or_default().entry(topic.clone()).or_default();
+                    stored.extend(offsets.iter().copied());
+                    if hold == ResetHold::UntilReleased {
+                        registry.resets.entry(group.clone()).or_default().entry(topic).or_default().extend(offsets);
+                    }
+                    registry.drop_empty(&group);
+                    registry.offset_version.bump(stamped_ms);
+                    Ok(CommandReply::Done)
+                }
+            },
+            Command::ReleaseResets { group, topic, queues } => {
+                if let Some(held) = registry.resets.get_mut(&group).and_then(|topics| topics.get_mut(&topic)) {
+                    held.retain(|queue_id, _| !queues.contains(queue_id));
+                }
+                registry.drop_empty(&group);
+                Ok(CommandReply::Done)
+            }
+            Command::ClearOffsets { group, topic } => {
+                match topic {
+                    None => {
+                        registry.offsets.remove(&group);
+                        registry.resets.remove(&group);
+                    }
+                    Some(topic) => {
+                        for table in [&mut registry.offsets, &mut registry.resets] {
+                            if let Some(topics) = table.get_mut(&group) {
+                                topics.remove(&topic);
+                            }
+                        }
+                    }
+                }
+                registry.drop_empty(&group);
+                Ok(CommandReply::Done)
+            }
+            Command::CloneOffsets { from, to, topic } => {
+                let offsets = registry.offsets.get(&from).and_then(|topics| topics.get(&topic)).cloned();
+                if let Some(offsets) = offsets {
+                    registry.offsets.entry(to).or_default().entry(topic).or_default().extend(offsets);
+                }
+                Ok(CommandReply::Done)
+            }
+            Command::LockQueues { group, client_id, queues, stamped_ms, lease_ms } => {
+                let locks = registry.locks.entry(group.clone()).or_default();
+                locks.retain(|_, lease| lease.until_ms > stamped_ms);
+                let until_ms = stamped_ms.saturating_add(lease_ms);
+                let mut held = Vec::with_capacity(queues.len());
+                for queue in queues {
+                    held.push(lock_queue(locks, counters, queue, &client_id, until_ms));
+                }
+                registry.drop_empty(&group);
+                Ok(CommandReply::Locked { held })
+            }
+            Command::UnlockQueues { group, client_id, queues, stamped_ms } => {
+                if let Some(locks) = registry.locks.get_mut(&group) {
+                    locks.retain(|queue, lease| {
+                        lease.until_ms > stamped_ms && !(lease.client_id == client_id && queues.contains(queue))
+                    });
+                }
+                registry.drop_empty(&group);
+                Ok(CommandReply::Done)
+            }
+            Command::PutSettings { settings, stamped_ms: _ } => {
+                for (name, value) in settings {
+                    if value.is_empty() {
+                        registry.settings.remove(&name);
+                    } else {
+                        registry.settings.insert(name, value);
+                    }
+                }
+                Ok(CommandReply::Done)
+            }
+            Command::PutIdentity(identity) => {
+                let taken = registry
+                    .identities
+                    .values()
+                    .any(|known| (known.node_id == identity.node_id) != (known.store_uuid == identity.store_uuid));
+                if taken {
+                    Err(CommandRefused::IdentityTaken)
+                } else {
+                    registry.identities.insert(identity.node_id, identity);
+                    Ok(CommandReply::Done)
+                }
+            }
+            Command::Append { moves, stamped_ms: _ } => {
+                let stands = |mark: &str| registry.marks.get(mark).copied().unwrap_or(0);
+                match moves.iter().find(|step| stands(&step.mark) != step.from) {
+                    Some(step) => Err(CommandRefused::MarkMoved {
+                        stands: stands(&step.mark),
+                        expected: step.from,
+                        mark: step.mark.clone(),
+                    }),
+                    None => {
+                        registry.marks.extend(moves.into_iter().map(|step| (step.mark, step.to)));
+                        Ok(CommandReply::Done)
+                    }
+                }
+            }
+        };
+        result.unwrap_or_else(CommandReply::Refused)
+    }
+}
+
+fn put_topics(
+    registry: &mut Registry,
+    counters: &mut Counters,
+    topics: Vec<TopicConfig>,
+    mode: PutMode,
+    stamped_ms: i64,
+    index: u64,
+) -> Result<CommandReply, CommandRefused> {
+    if topics.iter().any(|topic| topic.queues() > QUEUES_MAX) {
+        return Err(CommandRefused::Invalid("too many queues"));
+    }
+    if topics.iter().any(|topic| topic.perm > PERM_ALL) {
+        return Err(CommandRefused::Invalid("unknown permission bits"));
+    }
+    let mut created = Vec::with_capacity(topics.len());
+    let mut changed = false;
+    for topic in topics {
+        let new = !registry.topics.contains_key(&topic.name);
+        created.push(new);
+        if new || mode == PutMode::Replace {
+            counters.put(&topic.name, topic.queues(), index);
+            registry.topics.insert(topic.name.clone(), Arc::new(topic));
+            changed = true;
+        }
+    }
+    if changed {
+        registry.topic_version.bump(stamped_ms);
+    }
+    Ok(CommandReply::Put { created })
+}
+
+fn commit_offsets(
+    registry: &mut Registry,
+    counters: &Counters,
+    commits: Vec<OffsetCommit>,
+    stamped_ms: i64,
+) -> CommandReply {
+    let mut ignored = 0;
+    for OffsetCommit { group, topic, queue_id, queue_offset } in commits {
+        let counter = counters
+            .topic(&topic)
+            .filter(|counters| queue_id < counters.queues)
+            .map(|counters| counters.counters.get(queue_id as usize).map_or(0, |counter| counter.next_offset));
+        let held = registry
+            .resets
+            .get(&group)
+            .and_then(|topics| topics.get(&topic))
+            .is_some_and(|queues| queues.contains_key(&queue_id));
+        match counter {
+            Some(next_offset) if queue_offset <= next_offset && !held => {
+                registry.offsets.entry(group).or_default().entry(topic).or_default().insert(queue_id, queue_offset);
+            }
+            _ => ignored += 1,
+        }
+    }
+    registry.offset_version.bump(stamped_ms);
+    CommandReply::Committed { ignored }
+}
+
+/// Whether `client_id` holds `queue` from now on. Leases that have ended are gone from `locks`.
+fn lock_queue(
+    locks: &mut BTreeMap<QueueKey, QueueLease>,
+    counters: &Counters,
+    queue: QueueKey,
+    client_id: &str,
+    until_ms: i64,
+) -> bool {
+    let exists = counters.topic(&queue.topic).is_some_and(|counters| queue.queue_id < counters.queues);
+    let foreign = locks.get(&queue).is_some_and(|lease| lease.client_id != client_id);
+    if !exists || foreign {
+        return false;
+    }
+    locks.insert(queue, QueueLease { client_id: client_id.to_owned(), until_ms });
+    true
+}
+
+impl Registry {
+    /// Removes tables of a group that hold nothing, so that equal states are equal byte for byte.
+    fn drop_empty(&mut self, group: &GroupName) {
+        for table in [&mut self.offsets, &mut self.resets] {
+            if let Some(topics) = table.get_mut(group) {
+                topics.retain(|_, queues| !queues.is_empty());
+                if topics.is_empty() {
+                    table.remove(group);
+                }
+            }
+        }
+        if self.locks.get(group).is_some_and(BTreeMap::is_empty) {
+            self.locks.remove(group);
+        }
+    }
+}
+
+/// A message record in a payload.
+struct Placed<'a> {
+    at: usize,
+    size: u32,
+    queue_id: u32,
+    topic: &'a str,
+}
+
+/// Finds the message records of a payload from `records_at` on.
+fn place_records(payload: &[u8], records_at: usize, index: u64) -> Result<Vec<Placed<'_>>, ApplyError> {
+    let mut at = records_at;
+    let mut placed = Vec::with_capacity((payload.len() - records_at) / 256 + 1);
+    for record in iter_records(&payload[records_at..]) {
+        let record = record.map_err(|source| ApplyError::Record { index, at, source })?;
+        placed.push(Placed {
+            at,
+            size: u32::try_from(record.size()).expect("a record's size is an i32"),
+            // A negative queue is one that no topic has.
+            queue_id: u32::try_from(record.queue_id()).unwrap_or(u32::MAX),
+            topic: record.topic(),
+        });
+        at += record.size();
+    }
+    Ok(placed)
+}

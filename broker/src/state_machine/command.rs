@@ -1,0 +1,407 @@
+//! What an entry of the log tells the state machine.
+//!
+//! A payload is either a *pack*, message records back to back, or a *command*, which may be followed by message
+//! records of its own. The first byte tells them apart: a record starts with its size, an `i32` below 32 MiB, so
+//! its first byte is 0 or 1.
+//!
+//! | Bytes | Field of a command payload |
+//! | --- | --- |
+//! | 0 | `0xC1` |
+//! | 1 | version, 1 |
+//! | 2-3 | zero, checked |
+//! | 4-7 | length of the encoded command, big-endian |
+//! | 8.. | the command, bincode 2 (standard configuration) |
+//! | .. | message records back to back, may be none |
+//!
+//! Command and records are applied together or not at all: when the command is refused, so is each record. Commands
+//! that move progress and append the message it stands for (delayed delivery, the end of a transaction, a retry) use
+//! [`Command::Append`].
+//!
+//! The variants and their fields are a disk format. Variants are appended, never reordered; a changed field is a new
+//! variant or a new version.
+
+use std::collections::BTreeMap;
+
+use bincode::{Decode, Encode};
+use bytes::{BufMut, Bytes, BytesMut};
+use protocol::{GroupName, NameError, TopicName};
+
+use super::group::GroupConfig;
+use super::topic::TopicConfig;
+
+/// First byte of a command payload.
+pub const COMMAND_MAGIC: u8 = 0xC1;
+/// The version this code writes.
+pub const COMMAND_VERSION: u8 = 1;
+/// Bytes in front of the encoded command.
+pub const COMMAND_HEADER_BYTES: usize = 8;
+/// The longest encoded command that is written or read.
+pub const COMMAND_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+const CONFIG: bincode::config::Configuration<
+    bincode::config::LittleEndian,
+    bincode::config::Varint,
+    bincode::config::Limit<COMMAND_BYTES_MAX>,
+> = bincode::config::standard().with_limit::<COMMAND_BYTES_MAX>();
+
+/// A change of replicated state.
+///
+/// Everything that depends on time carries the time of the leader that proposed it, in milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Command {
+    /// The first command of a group: names the cluster and the group and creates the topics that always exist.
+    Bootstrap(Bootstrap),
+    /// Creates or replaces topic configurations.
+    PutTopics {
+        /// Whole configurations; all are put or, if one is refused, none.
+        topics: Vec<TopicConfig>,
+        /// What happens to a topic that exists.
+        mode: PutMode,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Deletes a topic, its queue counters and every consumer offset stored for it.
+    DeleteTopic {
+        /// The topic.
+        #[bincode(with_serde)]
+        topic: TopicName,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Creates or replaces subscription groups.
+    PutGroups {
+        /// Whole configurations.
+        groups: Vec<GroupConfig>,
+        /// What happens to a group that exists.
+        mode: PutMode,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Deletes a subscription group.
+    DeleteGroup {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// Whether its stored offsets go with it.
+        offsets: OffsetsOfDeleted,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Stores consumer offsets, many groups and queues in one entry.
+    CommitOffsets {
+        /// The offsets. A later one for the same queue wins.
+        commits: Vec<OffsetCommit>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Sets offsets of a group whatever it has committed.
+    ResetOffsets {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// The topic.
+        #[bincode(with_serde)]
+        topic: TopicName,
+        /// (queue id, offset).
+        offsets: Vec<(u32, u64)>,
+        /// Whether commits for these queues are ignored until [`Command::ReleaseResets`].
+        hold: ResetHold,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Ends the hold that a reset put on queues of a group.
+    ReleaseResets {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// The topic.
+        #[bincode(with_serde)]
+        topic: TopicName,
+        /// Queue ids.
+        queues: Vec<u32>,
+    },
+    /// Forgets the stored offsets of a group: of one topic, or of all.
+    ClearOffsets {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// The topic, or all topics.
+        #[bincode(with_serde)]
+        topic: Option<TopicName>,
+    },
+    /// Copies the stored offsets of a topic from one group to another.
+    CloneOffsets {
+        /// The group that has them.
+        #[bincode(with_serde)]
+        from: GroupName,
+        /// The group that gets them.
+        #[bincode(with_serde)]
+        to: GroupName,
+        /// The topic.
+        #[bincode(with_serde)]
+        topic: TopicName,
+    },
+    /// Leases queues to one client of a group.
+    LockQueues {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// The client that wants them.
+        client_id: String,
+        /// The queues.
+        queues: Vec<QueueKey>,
+        /// When the leader proposed it: the lease runs from here.
+        stamped_ms: i64,
+        /// Length of the lease.
+        lease_ms: i64,
+    },
+    /// Ends leases held by one client of a group.
+    UnlockQueues {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// The client that gives them up.
+        client_id: String,
+        /// The queues.
+        queues: Vec<QueueKey>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Settings of the group that every replica must agree on.
+    PutSettings {
+        /// Name to value; an empty value removes the name.
+        settings: BTreeMap<String, String>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// What a node says of itself when it joins under an identity.
+    PutIdentity(IdentityRecord),
+    /// Moves progress marks and appends the records that follow the command.
+    ///
+    /// Refused, with its records, unless every mark stands where the command says it does. So work that is proposed
+    /// twice, by an old and a new leader, happens once.
+    Append {
+        /// The marks, compared first, then all set.
+        moves: Vec<ProgressMove>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+}
+
+/// The names of a group and what exists from its start.
+///
+/// The topics are listed, not implied, so that a later version with other defaults applies an old log alike.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Bootstrap {
+    /// The cluster's name.
+    pub cluster_name: String,
+    /// The broker group's name.
+    pub broker_name: String,
+    /// The topics that always exist.
+    pub topics: Vec<TopicConfig>,
+    /// The subscription groups that always exist.
+    pub groups: Vec<GroupConfig>,
+    /// When the leader proposed it.
+    pub stamped_ms: i64,
+}
+
+/// What a put does when the name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum PutMode {
+    /// The new configuration replaces the old one.
+    Replace,
+    /// The old configuration stays: used where the broker creates on demand.
+    CreateOnly,
+}
+
+/// Whether a deleted group takes its offsets along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum OffsetsOfDeleted {
+    /// They stay stored.
+    Keep,
+    /// They are deleted.
+    Delete,
+}
+
+/// Whether a reset holds off later commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum ResetHold {
+    /// The next commit overwrites the reset.
+    None,
+    /// Commits are ignored, and pulls told the new offset, until the hold is released.
+    UntilReleased,
+}
+
+/// One consumer offset.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct OffsetCommit {
+    /// The group.
+    #[bincode(with_serde)]
+    pub group: GroupName,
+    /// The topic.
+    #[bincode(with_serde)]
+    pub topic: TopicName,
+    /// The queue.
+    pub queue_id: u32,
+    /// Offset of the next message to consume.
+    pub queue_offset: u64,
+}
+
+/// A queue of this broker group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct QueueKey {
+    /// The topic.
+    #[bincode(with_serde)]
+    pub topic: TopicName,
+    /// The queue.
+    pub queue_id: u32,
+}
+
+/// A node under a Raft identity.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct IdentityRecord {
+    /// The identity.
+    pub node_id: u64,
+    /// The node's name.
+    pub node_name: String,
+    /// The store it was given to. An identity never moves to another store.
+    pub store_uuid: [u8; 16],
+    /// When the leader proposed it.
+    pub stamped_ms: i64,
+}
+
+/// Moves a named mark from one value to another.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ProgressMove {
+    /// The mark's name, for example `delay/3`.
+    pub mark: String,
+    /// Where it must stand. A mark never set stands at 0.
+    pub from: u64,
+    /// Where it stands afterwards.
+    pub to: u64,
+}
+
+/// A payload taken apart.
+#[derive(Debug)]
+pub enum Parsed {
+    /// Message records from the first byte on.
+    Pack,
+    /// A command, and where its records start.
+    Command {
+        /// The command.
+        command: Command,
+        /// Offset in the payload of the first record; the payload's length if there is none.
+        records_at: usize,
+    },
+}
+
+/// A payload that cannot be applied. Apply stops at it; it is never skipped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PayloadError {
+    /// Neither a pack nor a command.
+    #[error("unknown payload kind {0:#04x}")]
+    Kind(u8),
+    /// Written by a newer version.
+    #[error("unknown command version {found}, this version reads up to {COMMAND_VERSION}")]
+    Version {
+        /// The version found.
+        found: u8,
+    },
+    /// The header contradicts the payload.
+    #[error("bad command header: {0}")]
+    Header(&'static str),
+    /// The command does not decode.
+    #[error("decoding a command: {0}")]
+    Decode(#[from] bincode::error::DecodeError),
+    /// The command does not fill its length.
+    #[error("command of {length} bytes ends after {used}")]
+    Trailing {
+        /// The length in the header.
+        length: usize,
+        /// Bytes the command took.
+        used: usize,
+    },
+}
+
+impl Command {
+    /// The payload of an entry that carries this command and no records.
+    ///
+    /// # Panics
+    /// If the command is longer than [`COMMAND_BYTES_MAX`]: whoever builds a command bounds what goes into it.
+    pub fn encode(&self) -> Bytes {
+        self.encode_with(&[])
+    }
+
+    /// The payload of an entry that carries this command and `records`, encoded messages back to back.
+    ///
+    /// # Panics
+    /// If the command is longer than [`COMMAND_BYTES_MAX`].
+    pub fn encode_with(&self, records: &[u8]) -> Bytes {
+        let command = bincode::encode_to_vec(self, CONFIG).expect("encoding a command into memory cannot fail");
+        assert!(command.len() <= COMMAND_BYTES_MAX, "command of {} bytes is too long", command.len());
+        let mut out = BytesMut::with_capacity(COMMAND_HEADER_BYTES + command.len() + records.len());
+        out.put_u8(COMMAND_MAGIC);
+        out.put_u8(COMMAND_VERSION);
+        out.put_u16(0);
+        out.put_u32(u32::try_from(command.len()).expect("bounded above"));
+        out.put_slice(&command);
+        out.put_slice(records);
+        out.freeze()
+    }
+
+    /// The command that starts a group: `cluster_name` and `broker_name` and the topics every broker has.
+    ///
+    /// # Errors
+    /// A cluster or broker name that cannot be a topic name.
+    pub fn bootstrap(cluster_name: &str, broker_name: &str, stamped_ms: i64) -> Result<Self, NameError> {
+        Ok(Self::Bootstrap(Bootstrap {
+            cluster_name: cluster_name.to_owned(),
+            broker_name: broker_name.to_owned(),
+            topics: super::topic::system_topics(cluster_name, broker_name)?,
+            groups: Vec::new(),
+            stamped_ms,
+        }))
+    }
+}
+
+/// Takes a payload apart.
+///
+/// # Errors
+/// Anything this version does not know in full.
+pub fn parse_payload(payload: &[u8]) -> Result<Parsed, PayloadError> {
+    match payload.first() {
+        Some(0 | 1) => return Ok(Parsed::Pack),
+        Some(&COMMAND_MAGIC) => {}
+        Some(&other) => return Err(PayloadError::Kind(other)),
+        None => return Err(PayloadError::Header("empty payload")),
+    }
+    let (header, rest) =
+        payload.split_at_checked(COMMAND_HEADER_BYTES).ok_or(PayloadError::Header("shorter than a header"))?;
+    if header[1] != COMMAND_VERSION {
+        return Err(PayloadError::Version { found: header[1] });
+    }
+    if header[2] != 0 || header[3] != 0 {
+        return Err(PayloadError::Header("reserved bytes are not zero"));
+    }
+    let length = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
+    let body = rest.get(..length).ok_or(PayloadError::Header("length exceeds the payload"))?;
+    let (command, used) = bincode::decode_from_slice(body, CONFIG)?;
+    if used != length {
+        return Err(PayloadError::Trailing { length, used });
+    }
+    Ok(Parsed::Command { command, records_at: COMMAND_HEADER_BYTES + length })
+}
+
+/// Where the message records of a payload start, without decoding its command.
+pub(crate) fn records_start(payload: &[u8]) -> Option<usize> {
+    match payload.first()? {
+        0 | 1 => Some(0),
+        &COMMAND_MAGIC => {
+            let length = payload.get(4..8)?;
+            let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
+            Some(COMMAND_HEADER_BYTES + length).filter(|start| *start <= payload.len())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,143 @@
+//! What request processors see of the replicated state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use protocol::{GroupName, TopicName};
+
+use super::command::{IdentityRecord, QueueKey};
+use super::group::GroupConfig;
+use super::state::{DataVersion, Names, QueueLease, Registry};
+use super::topic::TopicConfig;
+
+/// A shared view of the state. Cheap to clone, never stale by more than the entry being applied.
+///
+/// No call holds a lock on return, and none of them waits for a pack of messages. What is read is as of the last entry
+/// applied *here*: on a follower it may be old, and a leader that must not answer from the past asks for a read index
+/// first.
+#[derive(Clone, Debug)]
+pub struct StateReader {
+    registry: Arc<RwLock<Registry>>,
+    /// Index of the last entry applied, plus one.
+    applied_end: Arc<AtomicU64>,
+}
+
+impl StateReader {
+    pub(super) fn new(registry: Arc<RwLock<Registry>>, applied_end: Arc<AtomicU64>) -> Self {
+        Self { registry, applied_end }
+    }
+
+    /// Index of the last entry applied.
+    pub fn applied_index(&self) -> Option<u64> {
+        self.applied_end.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// The cluster's and the group's name; none before the bootstrap command is applied.
+    pub fn names(&self) -> Option<Arc<Names>> {
+        self.registry.read().names.clone()
+    }
+
+    /// The configuration of a topic. `topic` may be any text, a name that cannot exist included.
+    pub fn topic(&self, topic: &str) -> Option<Arc<TopicConfig>> {
+        self.registry.read().topics.get(topic).cloned()
+    }
+
+    /// All topics, by name.
+    pub fn topics(&self) -> Vec<Arc<TopicConfig>> {
+        let mut all: Vec<_> = self.registry.read().topics.values().cloned().collect();
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// How many topics there are.
+    pub fn topic_count(&self) -> usize {
+        self.registry.read().topics.len()
+    }
+
+    /// Version of the topic table.
+    pub fn topic_version(&self) -> DataVersion {
+        self.registry.read().topic_version
+    }
+
+    /// The configuration of a subscription group.
+    pub fn group(&self, group: &str) -> Option<Arc<GroupConfig>> {
+        self.registry.read().groups.get(group).cloned()
+    }
+
+    /// All subscription groups, by name.
+    pub fn groups(&self) -> Vec<Arc<GroupConfig>> {
+        let mut all: Vec<_> = self.registry.read().groups.values().cloned().collect();
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// How many subscription groups there are.
+    pub fn group_count(&self) -> usize {
+        self.registry.read().groups.len()
+    }
+
+    /// Version of the group table.
+    pub fn group_version(&self) -> DataVersion {
+        self.registry.read().group_version
+    }
+
+    /// The offset a group has committed for a queue.
+    pub fn consumer_offset(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
+        self.registry.read().offsets.get(group)?.get(topic)?.get(&queue_id).copied()
+    }
+
+    /// The offsets a group has committed for a topic, by queue id.
+    pub fn consumer_offsets(&self, group: &str, topic: &str) -> BTreeMap<u32, u64> {
+        let registry = self.registry.read();
+        registry.offsets.get(group).and_then(|topics| topics.get(topic)).cloned().unwrap_or_default()
+    }
+
+    /// Every offset stored, by group, topic and queue id.
+    pub fn all_consumer_offsets(&self) -> BTreeMap<GroupName, BTreeMap<TopicName, BTreeMap<u32, u64>>> {
+        self.registry.read().offsets.clone()
+    }
+
+    /// Version of the offset table.
+    pub fn offset_version(&self) -> DataVersion {
+        self.registry.read().offset_version
+    }
+
+    /// The topics a group has offsets for, by name.
+    pub fn topics_consumed_by(&self, group: &str) -> Vec<TopicName> {
+        self.registry.read().offsets.get(group).map(|topics| topics.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The groups that have offsets for a topic, by name.
+    pub fn groups_consuming(&self, topic: &str) -> Vec<GroupName> {
+        let registry = self.registry.read();
+        let consuming = registry.offsets.iter().filter(|(_, topics)| topics.contains_key(topic));
+        consuming.map(|(group, _)| group.clone()).collect()
+    }
+
+    /// The offset an administrator set, while it holds off commits.
+    pub fn held_reset(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
+        self.registry.read().resets.get(group)?.get(topic)?.get(&queue_id).copied()
+    }
+
+    /// The lease on a queue, though it may have ended.
+    pub fn queue_lease(&self, group: &str, queue: &QueueKey) -> Option<QueueLease> {
+        self.registry.read().locks.get(group)?.get(queue).cloned()
+    }
+
+    /// A setting every replica agrees on.
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.registry.read().settings.get(name).cloned()
+    }
+
+    /// Where a progress mark stands; 0 if it was never moved.
+    pub fn progress_mark(&self, mark: &str) -> u64 {
+        self.registry.read().marks.get(mark).copied().unwrap_or(0)
+    }
+
+    /// The identities given out so far.
+    pub fn identities(&self) -> Vec<IdentityRecord> {
+        self.registry.read().identities.values().cloned().collect()
+    }
+}

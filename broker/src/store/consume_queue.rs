@@ -1,0 +1,330 @@
+//! ConsumeQueue: the messages of one queue, by queue offset.
+//!
+//! | Bytes of an entry | Field |
+//! | --- | --- |
+//! | 0-7 | physical offset |
+//! | 8-11 | size of the message record |
+//! | 12-19 | tags code |
+//!
+//! All big-endian, entry `n` at byte `20 n`, in files of 300,000 entries named by their first byte. The newest entries
+//! stay in memory as well: a consumer that keeps up causes no file read, and a queue that gets a message now and then
+//! causes no write of 20 bytes. What is not yet written when the process dies is derived again from the log, because a
+//! checkpoint is written only after everything below it is in the files and synced.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::error::{Error, Result};
+use super::file_pool::{FileKey, FilePool};
+
+/// Size of an entry.
+pub(crate) const ENTRY_BYTES: u64 = 20;
+
+/// One entry of a ConsumeQueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueEntry {
+    /// Where the message is in the log.
+    pub physical_offset: u64,
+    /// Bytes of its record.
+    pub size: u32,
+    /// Hash of its tags.
+    pub tags_code: i64,
+}
+
+impl QueueEntry {
+    fn encode(&self) -> [u8; ENTRY_BYTES as usize] {
+        let mut out = [0; ENTRY_BYTES as usize];
+        out[..8].copy_from_slice(&self.physical_offset.to_be_bytes());
+        out[8..12].copy_from_slice(&self.size.to_be_bytes());
+        out[12..].copy_from_slice(&self.tags_code.to_be_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8; ENTRY_BYTES as usize]) -> Self {
+        let [p0, p1, p2, p3, p4, p5, p6, p7, s0, s1, s2, s3, tags @ ..] = *bytes;
+        Self {
+            physical_offset: u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7]),
+            size: u32::from_be_bytes([s0, s1, s2, s3]),
+            tags_code: i64::from_be_bytes(tags),
+        }
+    }
+}
+
+/// Where a ConsumeQueue's files are and how large they grow.
+#[derive(Debug)]
+pub(crate) struct QueueFiles {
+    pub(crate) pool: Arc<FilePool>,
+    pub(crate) entries_per_file: u64,
+}
+
+/// The ConsumeQueue of one queue.
+///
+/// Only reput appends and flushes; anyone reads.
+#[derive(Debug)]
+pub(crate) struct ConsumeQueue {
+    files: Arc<QueueFiles>,
+    /// Its number in the file pool.
+    owner: u64,
+    dir: PathBuf,
+    /// First offset that may be read: the messages below are gone from the log. Raised by retention.
+    min_offset: AtomicU64,
+    /// The offset the next message gets. Raised by reput once the entry below can be read.
+    max_offset: AtomicU64,
+    tail: Mutex<Tail>,
+}
+
+/// min_offset, first <= written <= first + entries.len() = max_offset
+#[derive(Debug, Default)]
+struct Tail {
+    /// Offset of the first entry held in memory.
+    first: u64,
+    entries: VecDeque<QueueEntry>,
+    /// Entries below this offset are in the files.
+    written: u64,
+}
+
+/// What a queue holds in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Entries not in the files yet.
+    pub(crate) unwritten: usize,
+    /// Entries, those not written included.
+    pub(crate) in_memory: usize,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cached {
+    /// In memory.
+    Entry(QueueEntry),
+    /// In a file.
+    OnDisk,
+    /// Nowhere: the queue ends before it.
+    Beyond,
+}
+
+/// A queue file that holds writes not yet synced.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct UnsyncedFile {
+    pub(crate) path: PathBuf,
+    /// Whether its directory must be synced too.
+    pub(crate) created: bool,
+}
+
+impl ConsumeQueue {
+    /// The queue below `dir`, holding `min_offset..max_offset` in its files.
+    pub(crate) fn new(files: Arc<QueueFiles>, dir: PathBuf, min_offset: u64, max_offset: u64) -> Self {
+        assert!(min_offset <= max_offset, "a queue ends after its start");
+        let owner = files.pool.new_owner();
+        Self {
+            files,
+            owner,
+            dir,
+            min_offset: AtomicU64::new(min_offset),
+            max_offset: AtomicU64::new(max_offset),
+            tail: Mutex::new(Tail { first: max_offset, entries: VecDeque::new(), written: max_offset }),
+        }
+    }
+
+    pub(crate) fn min_offset(&self) -> u64 {
+        self.min_offset.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn max_offset(&self) -> u64 {
+        self.max_offset.load(Ordering::Acquire)
+    }
+
+    /// Raises the first readable offset; never lowers it.
+    pub(crate) fn raise_min_offset(&self, min_offset: u64) {
+        self.min_offset.fetch_max(min_offset.min(self.max_offset()), Ordering::AcqRel);
+    }
+
+    /// Adds the entry of `queue_offset`, which is the next one, and publishes it.
+    pub(crate) fn append(&self, queue_offset: u64, entry: QueueEntry) -> Held {
+        let mut tail = self.tail.lock();
+        assert_eq!(queue_offset, tail.first + tail.entries.len() as u64, "queue entries are dispatched in order");
+        tail.entries.push_back(entry);
+        let unwritten = (queue_offset + 1 - tail.written) as usize;
+        let in_memory = tail.entries.len();
+        drop(tail);
+        self.max_offset.store(queue_offset + 1, Ordering::Release);
+        Held { unwritten, in_memory }
+    }
+
+    /// Writes what is not in the files yet and notes the files it went into.
+    pub(crate) fn flush(&self, unsynced: &mut Vec<UnsyncedFile>) -> Result<()> {
+        let (mut at, bytes) = {
+            let tail = self.tail.lock();
+            let skip = (tail.written - tail.first) as usize;
+            let mut bytes = Vec::with_capacity((tail.entries.len() - skip) * ENTRY_BYTES as usize);
+            tail.entries.iter().skip(skip).for_each(|entry| bytes.extend_from_slice(&entry.encode()));
+            (tail.written, bytes)
+        };
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let file_no = at / self.files.entries_per_file;
+            let in_file = at % self.files.entries_per_file;
+            let room = ((self.files.entries_per_file - in_file) * ENTRY_BYTES) as usize;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            let path = || self.path(file_no);
+            let (file, created) = self
+                .files
+                .pool
+                .or_create(self.key(file_no), &path)
+                .map_err(|source| self.io("opening", file_no, source))?;
+            file.write_all_at(now, in_file * ENTRY_BYTES).map_err(|source| self.io("writing", file_no, source))?;
+            unsynced.push(UnsyncedFile { path: path(), created });
+            at += now.len() as u64 / ENTRY_BYTES;
+            rest = later;
+        }
+        self.tail.lock().written = at;
+        Ok(())
+    }
+
+    /// Drops entries from memory that are in the files, but for the newest `keep`. Returns how many are left.
+    pub(crate) fn trim(&self, keep: usize) -> usize {
+        let mut tail = self.tail.lock();
+        let droppable = (tail.written - tail.first) as usize;
+        let excess = tail.entries.len().saturating_sub(keep).min(droppable);
+        tail.entries.drain(..excess);
+        tail.first += excess as u64;
+        if tail.entries.capacity() > 4 * tail.entries.len().max(16) {
+            let fit = tail.entries.len() * 2;
+            tail.entries.shrink_to(fit);
+        }
+        tail.entries.len()
+    }
+
+    /// Up to `count` entries from `from` on, fewer at the end of the queue.
+    ///
+    /// # Errors
+    /// A file that should hold them is missing or short.
+    pub(crate) fn read(&self, from: u64, count: usize, out: &mut Vec<QueueEntry>) -> Result<()> {
+        let end = self.max_offset().min(from.saturating_add(count as u64));
+        let mut at = from;
+        while at < end {
+            let first = {
+                let tail = self.tail.lock();
+                if at >= tail.first {
+                    let skip = (at - tail.first) as usize;
+                    let take = (end - at) as usize;
+                    out.extend(tail.entries.iter().skip(skip).take(take));
+                    return Ok(());
+                }
+                tail.first
+            };
+            at = self.read_files(at, end.min(first), out)?;
+        }
+        Ok(())
+    }
+
+    /// The entry at `queue_offset`, if that takes no read.
+    pub(crate) fn cached_entry(&self, queue_offset: u64) -> Cached {
+        let tail = self.tail.lock();
+        let Some(at) = queue_offset.checked_sub(tail.first) else { return Cached::OnDisk };
+        tail.entries.get(at as usize).map_or(Cached::Beyond, |entry| Cached::Entry(*entry))
+    }
+
+    /// The entry at `queue_offset`.
+    pub(crate) fn entry(&self, queue_offset: u64) -> Result<Option<QueueEntry>> {
+        let mut one = Vec::with_capacity(1);
+        self.read(queue_offset, 1, &mut one)?;
+        Ok(one.first().copied())
+    }
+
+    /// The first offset whose entry makes `is_before` false; the entries must be sorted by it.
+    pub(crate) fn partition_point(&self, mut is_before: impl FnMut(&QueueEntry) -> Result<bool>) -> Result<u64> {
+        let (mut low, mut high) = (self.min_offset(), self.max_offset());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.entry(middle)?.ok_or_else(|| Error::Damaged {
+                path: self.dir.clone(),
+                what: format!("no entry at queue offset {middle}"),
+            })?;
+            if is_before(&entry)? {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// Checks that the files hold what a checkpoint says: every entry is there, and the last one names
+    /// `last_physical_offset`.
+    pub(crate) fn matches(&self, last_physical_offset: u64) -> Result<bool> {
+        let (min, max) = (self.min_offset(), self.max_offset());
+        if min == max {
+            return Ok(true);
+        }
+        let per_file = self.files.entries_per_file;
+        for file_no in min / per_file..=(max - 1) / per_file {
+            let entries = if file_no == (max - 1) / per_file { (max - 1) % per_file + 1 } else { per_file };
+            match fs::metadata(self.path(file_no)) {
+                Ok(meta) if meta.len() >= entries * ENTRY_BYTES => {}
+                Ok(_) => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                Err(error) => return Err(self.io("looking at", file_no, error)),
+            }
+        }
+        Ok(self.entry(max - 1)?.is_some_and(|entry| entry.physical_offset == last_physical_offset && entry.size > 0))
+    }
+
+    /// Closes its files.
+    pub(crate) fn close(&self) {
+        self.files.pool.forget(self.owner);
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A number no other queue has.
+    pub(crate) fn number(&self) -> u64 {
+        self.owner
+    }
+
+    /// Reads entries of one file and returns the offset after the last one read.
+    fn read_files(&self, from: u64, end: u64, out: &mut Vec<QueueEntry>) -> Result<u64> {
+        let per_file = self.files.entries_per_file;
+        let file_no = from / per_file;
+        let end = end.min((file_no + 1) * per_file);
+        let path = || self.path(file_no);
+        let file = self
+            .files
+            .pool
+            .existing(self.key(file_no), &path)
+            .map_err(|source| self.io("opening", file_no, source))?
+            .ok_or_else(|| Error::Damaged { path: path(), what: "the file is missing".to_owned() })?;
+        let mut bytes = vec![0; ((end - from) * ENTRY_BYTES) as usize];
+        file.read_exact_at(&mut bytes, (from % per_file) * ENTRY_BYTES).map_err(|source| {
+            if source.kind() == io::ErrorKind::UnexpectedEof {
+                Error::Damaged { path: path(), what: format!("the file ends before queue offset {end}") }
+            } else {
+                self.io("reading", file_no, source)
+            }
+        })?;
+        let (entries, _) = bytes.as_chunks::<{ ENTRY_BYTES as usize }>();
+        out.extend(entries.iter().map(QueueEntry::decode));
+        Ok(end)
+    }
+
+    fn key(&self, file_no: u64) -> FileKey {
+        FileKey { owner: self.owner, file: file_no }
+    }
+
+    fn path(&self, file_no: u64) -> PathBuf {
+        self.dir.join(format!("{:020}", file_no * self.files.entries_per_file * ENTRY_BYTES))
+    }
+
+    fn io(&self, action: &'static str, file_no: u64, source: io::Error) -> Error {
+        Error::Io { action, path: self.path(file_no), source }
+    }
+}

@@ -1,0 +1,494 @@
+//! Reput: takes applied entries to ConsumeQueue and index, and says that messages have arrived.
+//!
+//! Apply hands over each entry through a bounded queue and goes on. The reput thread reads tags and keys of its
+//! messages, adds them to their queues, and then tells whoever waits: the queue's end, a listener for parked pulls, and
+//! the `dispatched` watermark. So consumers see committed messages only, and a message is seen in its queue before
+//! anyone is told of it.
+//!
+//! A second thread, the saver, makes checkpoints durable: first the derived files up to it, then the checkpoint itself.
+//! A checkpoint that is there therefore vouches for the derived files below it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc as blocking;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use protocol::TopicName;
+use protocol::message::{Properties, RecordView, index_key_hash, java_hash_code, property};
+use raft_store::durable;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::state_machine::apply::Assigned;
+use crate::state_machine::snapshot::Image;
+use crate::state_machine::state::TopicHandle;
+
+use super::checkpoint::Checkpoints;
+use super::consume_queue::{ConsumeQueue, QueueEntry, UnsyncedFile};
+use super::error::{Error, Result};
+use super::key_index::{self, KeyIndex};
+use super::queue_table::{QueueTable, TopicQueues};
+
+/// Entries of a queue gathered before they are written.
+const UNWRITTEN_MAX: usize = 256;
+/// Entries of a queue kept in memory though they are written.
+const KEPT_MAX: usize = 2048;
+/// Entries taken from apply before the watermark moves.
+const ROUND_MAX: usize = 16;
+
+/// Hears of each message that can be read from now on.
+pub trait ArrivalListener: Send + Sync + 'static {
+    /// A message is in its queue: the queue now ends at `max_offset`. Called on the reput thread: it must not block.
+    fn arrived(&self, topic: &TopicName, queue_id: u32, max_offset: u64, tags_code: i64);
+}
+
+/// What apply hands over.
+pub(crate) enum Job {
+    /// An applied entry.
+    Entry(EntryJob),
+    /// A checkpoint as of the entry handed over last.
+    Checkpoint(CheckpointJob),
+    /// The state has been replaced by a snapshot: all derived data before it goes.
+    Reset { image: Arc<Image>, done: oneshot::Sender<Result<()>> },
+    /// Write everything and end.
+    Stop { done: oneshot::Sender<()> },
+}
+
+pub(crate) struct EntryJob {
+    pub(crate) index: u64,
+    pub(crate) payload: Bytes,
+    pub(crate) payload_position: u64,
+    pub(crate) assigned: Vec<Assigned>,
+    pub(crate) deleted: Vec<Arc<TopicHandle>>,
+}
+
+pub(crate) struct CheckpointJob {
+    pub(crate) index: u64,
+    pub(crate) bytes: Bytes,
+    /// Every message before this position has been handed over.
+    pub(crate) resume_position: u64,
+    /// Told when it is durable.
+    pub(crate) done: Option<oneshot::Sender<Result<()>>>,
+}
+
+/// How far derived data reaches.
+#[derive(Debug, Default)]
+pub(crate) struct Dispatched {
+    /// Messages below this physical offset are in their queues.
+    pub(crate) physical_end: AtomicU64,
+}
+
+pub(crate) struct ReputOptions {
+    pub(crate) queue_max: usize,
+    pub(crate) cached_entries_max: usize,
+}
+
+/// Feeds reput.
+#[derive(Clone)]
+pub(crate) struct ReputHandle {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl ReputHandle {
+    /// Hands a job over, waiting while the queue is full.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the thread has ended.
+    pub(crate) async fn send(&self, job: Job) -> Result<()> {
+        self.jobs.send(job).await.map_err(|_| Error::Stopped)
+    }
+}
+
+/// The threads behind a [`ReputHandle`].
+pub(crate) struct ReputThreads {
+    reput: JoinHandle<()>,
+    saver: JoinHandle<()>,
+}
+
+impl ReputThreads {
+    /// Waits until both have ended. Blocks.
+    pub(crate) fn join(self) {
+        for thread in [self.reput, self.saver] {
+            if thread.join().is_err() {
+                tracing::error!("a store thread has panicked");
+            }
+        }
+    }
+}
+
+/// Starts the threads. The queues and the index hold everything up to entry `dispatched`.
+pub(crate) fn start(
+    options: &ReputOptions,
+    table: Arc<QueueTable>,
+    index: Arc<KeyIndex>,
+    checkpoints: Arc<Checkpoints>,
+    listener: Arc<dyn ArrivalListener>,
+    dispatched: Arc<Dispatched>,
+    dispatched_end: watch::Sender<u64>,
+) -> Result<(ReputHandle, ReputThreads)> {
+    let (jobs, received) = mpsc::channel(options.queue_max);
+    // One being written, one waiting; beyond that a checkpoint is skipped.
+    let (saves, saves_received) = blocking::sync_channel(1);
+    let saver = Saver { table: Arc::clone(&table), index: Arc::clone(&index), checkpoints, unsynced: BTreeMap::new() };
+    let reached = *dispatched_end.borrow();
+    let reput = Reput {
+        table,
+        index,
+        listener,
+        dispatched,
+        reached,
+        dispatched_end,
+        topics: HashMap::new(),
+        cached: HashMap::new(),
+        cached_entries: 0,
+        cached_entries_max: options.cached_entries_max,
+        unsynced: Vec::new(),
+        saves,
+    };
+    let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|source| Error::Io {
+            action: "starting thread",
+            path: PathBuf::from(name),
+            source,
+        })
+    };
+    let saver = spawn("saver", Box::new(move || saver.run(&saves_received)))?;
+    let reput = spawn("reput", Box::new(move || reput.run(received)))?;
+    Ok((ReputHandle { jobs }, ReputThreads { reput, saver }))
+}
+
+struct Reput {
+    table: Arc<QueueTable>,
+    index: Arc<KeyIndex>,
+    listener: Arc<dyn ArrivalListener>,
+    dispatched: Arc<Dispatched>,
+    /// Index after the last entry dispatched, as told to whoever waits.
+    dispatched_end: watch::Sender<u64>,
+    /// Index after the last entry dispatched; runs ahead of what has been told.
+    reached: u64,
+    /// By slot of the topic in the state.
+    topics: HashMap<usize, Arc<TopicQueues>>,
+    /// Queues with entries in memory, by their number.
+    cached: HashMap<u64, Arc<ConsumeQueue>>,
+    /// At least how many entries they hold.
+    cached_entries: usize,
+    cached_entries_max: usize,
+    /// Files written since the last checkpoint.
+    unsynced: Vec<UnsyncedFile>,
+    saves: blocking::SyncSender<SaverJob>,
+}
+
+/// Why the reput thread ends.
+enum Stop {
+    Ordered(Option<oneshot::Sender<()>>),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Reput {
+    fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let stop = loop {
+            if let Err(stop) = self.round(&mut jobs) {
+                break stop;
+            }
+        };
+        match stop {
+            Stop::Ordered(done) => {
+                self.publish();
+                if let Some(done) = done {
+                    // Whoever ordered it may have gone.
+                    let _ = done.send(());
+                }
+            }
+            // Apply finds its queue closed and ends this replica; the next start derives the files again.
+            Stop::Failed(error) => tracing::error!(%error, "derived files cannot be written: the store stops"),
+        }
+    }
+
+    fn round(&mut self, jobs: &mut mpsc::Receiver<Job>) -> Result<(), Stop> {
+        let mut job = jobs.blocking_recv().ok_or(Stop::Ordered(None))?;
+        for _ in 1..ROUND_MAX {
+            self.handle(job)?;
+            match jobs.try_recv() {
+                Ok(next) => job = next,
+                Err(_) => {
+                    self.publish();
+                    return Ok(());
+                }
+            }
+        }
+        self.handle(job)?;
+        self.publish();
+        Ok(())
+    }
+
+    fn publish(&self) {
+        if self.reached > *self.dispatched_end.borrow() {
+            self.dispatched_end.send_replace(self.reached);
+        }
+    }
+
+    fn handle(&mut self, job: Job) -> Result<(), Stop> {
+        match job {
+            Job::Entry(entry) => {
+                self.dispatch(&entry)?;
+                self.reached = entry.index + 1;
+            }
+            Job::Checkpoint(checkpoint) => self.checkpoint(checkpoint)?,
+            Job::Reset { image, done } => {
+                self.topics.clear();
+                self.cached.clear();
+                self.cached_entries = 0;
+                self.unsynced.clear();
+                self.wait_for_saver()?;
+                self.table.reset(Some(&image))?;
+                self.index.reset(image.resume.position)?;
+                self.dispatched.physical_end.store(image.resume.position, Ordering::Release);
+                self.reached = image.applied.index + 1;
+                self.publish();
+                let _ = done.send(Ok(()));
+            }
+            Job::Stop { done } => {
+                self.flush_all()?;
+                return Err(Stop::Ordered(Some(done)));
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, entry: &EntryJob) -> Result<()> {
+        for topic in &entry.deleted {
+            self.topics.remove(&topic.slot);
+            for queue in self.table.remove(topic, entry.index)? {
+                self.cached.remove(&queue.number());
+            }
+        }
+        let mut hashes = Vec::new();
+        for assigned in &entry.assigned {
+            let physical_offset = entry.payload_position + u64::from(assigned.at);
+            let record = entry.payload.get(assigned.at as usize..).unwrap_or_default();
+            let record = RecordView::parse(record).expect("apply has parsed this record");
+            let keys = describe(&record);
+            let queue_entry = QueueEntry { physical_offset, size: assigned.size, tags_code: keys.tags_code };
+            self.append(assigned, queue_entry)?;
+            hashes.clear();
+            keys.hashes(&assigned.topic.name, &mut hashes);
+            self.index.add(physical_offset, record.store_timestamp(), &hashes)?;
+        }
+        let end = entry.payload_position + entry.payload.len() as u64;
+        self.dispatched.physical_end.store(end, Ordering::Release);
+        if self.cached_entries > self.cached_entries_max {
+            self.shrink()?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, assigned: &Assigned, entry: QueueEntry) -> Result<()> {
+        let topic = self.topics.entry(assigned.topic.slot).or_insert_with(|| self.table.topic(&assigned.topic));
+        let queue = self.table.queue_for(topic, assigned.queue_id, assigned.queue_offset);
+        let held = queue.append(assigned.queue_offset, entry);
+        self.cached_entries += 1;
+        if held.unwritten >= UNWRITTEN_MAX {
+            queue.flush(&mut self.unsynced)?;
+            if held.in_memory > 2 * KEPT_MAX {
+                self.cached_entries -= held.in_memory - queue.trim(KEPT_MAX);
+            }
+        }
+        if held.in_memory == 1 {
+            self.cached.insert(queue.number(), queue);
+        }
+        self.listener.arrived(&assigned.topic.name, assigned.queue_id, assigned.queue_offset + 1, entry.tags_code);
+        Ok(())
+    }
+
+    /// Writes everything and leaves each queue its share of half the memory.
+    fn shrink(&mut self) -> Result<()> {
+        self.flush_all()?;
+        let share = self.cached_entries_max / 2 / self.cached.len().max(1);
+        let mut left = 0;
+        self.cached.retain(|_, queue| {
+            let held = queue.trim(share);
+            left += held;
+            held > 0
+        });
+        self.cached_entries = left;
+        Ok(())
+    }
+
+    fn flush_all(&mut self) -> Result<()> {
+        for queue in self.cached.values() {
+            queue.flush(&mut self.unsynced)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, job: CheckpointJob) -> Result<()> {
+        self.flush_all()?;
+        let save = Save {
+            index: job.index,
+            bytes: job.bytes,
+            unsynced: std::mem::take(&mut self.unsynced),
+            flushed: self.index.flush(job.resume_position)?,
+            done: job.done,
+        };
+        match self.saves.try_send(SaverJob::Save(save)) {
+            Ok(()) => Ok(()),
+            Err(blocking::TrySendError::Full(SaverJob::Save(save))) => {
+                tracing::warn!(index = save.index, "the disk is too slow for checkpoints: one is skipped");
+                self.unsynced = save.unsynced;
+                Ok(())
+            }
+            Err(_) => Err(Error::Stopped),
+        }
+    }
+
+    /// Returns once no checkpoint is being saved.
+    fn wait_for_saver(&self) -> Result<()> {
+        let (passed, wait) = blocking::channel();
+        self.saves.send(SaverJob::Barrier(passed)).map_err(|_| Error::Stopped)?;
+        wait.recv().map_err(|_| Error::Stopped)
+    }
+}
+
+/// What queue and index want to know of a message.
+pub(crate) struct Keys<'a> {
+    pub(crate) tags_code: i64,
+    unique_key: Option<&'a str>,
+    keys: &'a str,
+}
+
+/// Milliseconds that a message waits on each delay level, from level 1 on.
+const DELAY_LEVELS_MS: [i64; 18] = [
+    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,
+    600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
+];
+/// The topic of messages that wait; its queue entries hold their delivery time in place of a tags code.
+const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+
+/// Reads tag and keys of a message in one pass over its properties.
+pub(crate) fn describe<'a>(record: &RecordView<'a>) -> Keys<'a> {
+    let mut tags = None;
+    let mut delay = None;
+    let mut keys = Keys { tags_code: 0, unique_key: None, keys: "" };
+    let properties: Properties<'a> = record.properties();
+    for (name, value) in properties.iter() {
+        match name {
+            property::TAGS => tags = Some(value),
+            property::UNIQ_KEY => keys.unique_key = Some(value),
+            property::KEYS => keys.keys = value,
+            property::DELAY => delay = Some(value),
+            _ => {}
+        }
+    }
+    let waits = delay.filter(|_| record.topic() == SCHEDULE_TOPIC).and_then(|level| level.parse::<usize>().ok());
+    keys.tags_code = match waits {
+        Some(level) => {
+            let level = level.clamp(1, DELAY_LEVELS_MS.len());
+            record.store_timestamp().saturating_add(DELAY_LEVELS_MS[level - 1])
+        }
+        None => tags.map_or(0, |tags| i64::from(java_hash_code(tags))),
+    };
+    keys
+}
+
+impl Keys<'_> {
+    /// Whether the message is found by `key`.
+    pub(crate) fn include(&self, key: &str) -> bool {
+        self.unique_key == Some(key) || self.keys.split(' ').any(|known| known == key)
+    }
+
+    /// The hashes the message is indexed under.
+    pub(crate) fn hashes(&self, topic: &str, out: &mut Vec<u32>) {
+        let keys = self.keys.split(' ').filter(|key| !key.is_empty());
+        out.extend(self.unique_key.into_iter().chain(keys).map(|key| key_hash(topic, key)));
+    }
+}
+
+/// The hash under which the index keeps `key` of `topic`.
+pub(crate) fn key_hash(topic: &str, key: &str) -> u32 {
+    index_key_hash(topic, key).unsigned_abs()
+}
+
+enum SaverJob {
+    Save(Save),
+    /// Told when everything before it is done.
+    Barrier(blocking::Sender<()>),
+}
+
+/// A checkpoint to be made durable.
+struct Save {
+    index: u64,
+    bytes: Bytes,
+    unsynced: Vec<UnsyncedFile>,
+    flushed: key_index::Flushed,
+    done: Option<oneshot::Sender<Result<()>>>,
+}
+
+struct Saver {
+    table: Arc<QueueTable>,
+    index: Arc<KeyIndex>,
+    checkpoints: Arc<Checkpoints>,
+    /// Files to be synced, and whether they are new in their directory. Kept while a save fails.
+    unsynced: BTreeMap<PathBuf, bool>,
+}
+
+impl Saver {
+    fn run(mut self, jobs: &blocking::Receiver<SaverJob>) {
+        while let Ok(job) = jobs.recv() {
+            let mut save = match job {
+                SaverJob::Save(save) => save,
+                SaverJob::Barrier(passed) => {
+                    // Reput waits for it, or has ended.
+                    let _ = passed.send(());
+                    continue;
+                }
+            };
+            for file in save.unsynced.drain(..) {
+                *self.unsynced.entry(file.path).or_default() |= file.created;
+            }
+            let result = self.save(&save);
+            if let Err(error) = &result {
+                tracing::error!(index = save.index, %error, "a checkpoint could not be written");
+            }
+            if let Some(done) = save.done {
+                let _ = done.send(result);
+            }
+        }
+    }
+
+    fn save(&mut self, save: &Save) -> Result<()> {
+        let mut directories = BTreeSet::new();
+        for (path, created) in &self.unsynced {
+            if sync_file(path)? && *created {
+                // The queue's, the topic's, and the one of all topics.
+                directories.extend(path.ancestors().skip(1).take(3).map(Path::to_path_buf));
+            }
+        }
+        for dir in &directories {
+            durable::sync_directory(dir)?;
+        }
+        self.unsynced.clear();
+        self.index.sync(&save.flushed)?;
+        self.checkpoints.write(save.index, &save.bytes)?;
+        self.table.remove_deleted(save.index)
+    }
+}
+
+/// Says whether the file is there: that of a topic deleted since is not.
+fn sync_file(path: &Path) -> Result<bool> {
+    let io = |source| Error::Io { action: "syncing", path: path.to_owned(), source };
+    match File::open(path) {
+        Ok(file) => file.sync_data().map(|()| true).map_err(io),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io(error)),
+    }
+}
