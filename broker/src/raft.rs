@@ -494,3 +494,6 @@ fn config(options: &GroupRaftOptions) -> Result<Config, AdminError> {
     };
     config.validate().map_err(|error| AdminError::Refused(error.to_string()))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
