@@ -24,7 +24,7 @@ use futures::{Stream, TryStreamExt};
 use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder, RaftTypeConfig};
-use raft_store::{Body, LogId, LogIndex, LogPosition, LogView, Member, Membership, ResumePoint, StoreConfig, Term};
+use raft_store::{Body, LogId, LogIndex, LogView, Member, Membership, StoreConfig, Term};
 use tokio::sync::{Mutex, oneshot, watch};
 
 pub mod apply;
@@ -34,7 +34,12 @@ mod reader;
 mod reply;
 pub mod snapshot;
 pub(crate) mod state;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod topic;
+
+#[cfg(test)]
+mod tests;
 
 pub use command::Command;
 pub use group::GroupConfig;
@@ -48,11 +53,12 @@ use crate::store::commit_log::Inner as StoreInner;
 use crate::store::consume_queue::QueueFiles;
 use crate::store::file_pool::FilePool;
 use crate::store::key_index::KeyIndex;
+use crate::store::log::Log;
 use crate::store::queue_table::{Minimums, QueueTable};
 use crate::store::reput::{self, CheckpointJob, Dispatched, EntryJob, Job, ReputHandle, ReputOptions, ReputThreads};
 use crate::store::{self, ArrivalListener, MessageStore, StoreOptions};
 use apply::{BodyView, EntryView};
-use snapshot::{Image, ResumeImage};
+use snapshot::Image;
 use state::{MemberImage, MembershipImage, State};
 
 /// A state machine and its store, ready for Raft.
@@ -93,7 +99,7 @@ struct Shared {
     table: Arc<QueueTable>,
     index: Arc<KeyIndex>,
     checkpoints: Arc<Checkpoints>,
-    log: LogView,
+    log: Arc<dyn Log>,
     cluster_id: [u8; 16],
     applied_end: Arc<AtomicU64>,
     /// The checkpoint that the next snapshot is to be.
@@ -113,13 +119,17 @@ struct Core {
 /// # Errors
 /// A file or the log cannot be read or written, or the checkpoint that is Raft's snapshot is damaged.
 pub fn open(options: &StoreOptions, log: &LogView, listener: Arc<dyn ArrivalListener>) -> store::Result<Opened> {
+    open_over(options, Arc::new(log.clone()), listener)
+}
+
+fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn ArrivalListener>) -> store::Result<Opened> {
     let pool = Arc::new(FilePool::new(options.open_files_max));
     let files = QueueFiles { pool: Arc::clone(&pool), entries_per_file: options.entries_per_queue_file };
     let table = Arc::new(QueueTable::new(options.dir.join("consumequeue"), Arc::new(files)));
     let index = Arc::new(KeyIndex::open(options.dir.join("index"), options.index_sizes, pool)?);
     let checkpoints = Arc::new(Checkpoints::open(options.dir.join("checkpoints"))?);
 
-    let start = choose_start(&checkpoints, &table, &index, log, &options.cluster_id)?;
+    let start = choose_start(&checkpoints, &table, &index, &*log, &options.cluster_id)?;
     let state = start.as_ref().map_or_else(State::default, State::from_image);
     let started_behind = state.applied;
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
@@ -141,7 +151,7 @@ pub fn open(options: &StoreOptions, log: &LogView, listener: Arc<dyn ArrivalList
         dispatched_sender,
     )?;
     let store = MessageStore::new(StoreInner {
-        log: Box::new(log.clone()),
+        log: Arc::clone(&log),
         table: Arc::clone(&table),
         index: Arc::clone(&index),
         dispatched,
@@ -154,7 +164,7 @@ pub fn open(options: &StoreOptions, log: &LogView, listener: Arc<dyn ArrivalList
         table,
         index,
         checkpoints,
-        log: log.clone(),
+        log,
         cluster_id: options.cluster_id,
         applied_end,
         chosen: parking_lot::Mutex::new(None),
@@ -169,10 +179,10 @@ fn choose_start(
     checkpoints: &Checkpoints,
     table: &QueueTable,
     index: &KeyIndex,
-    log: &LogView,
+    log: &dyn Log,
     cluster_id: &[u8; 16],
 ) -> store::Result<Option<Image>> {
-    let last = log.watermarks().last;
+    let last = log.last_index();
     let base = match checkpoints.current()? {
         None => None,
         Some(current) => Some(read_checkpoint(checkpoints, current, cluster_id)?),
@@ -181,7 +191,7 @@ fn choose_start(
     let mut unreachable = Vec::new();
     let later = checkpoints.list()?.into_iter().rev().filter(|index| base_index.is_none_or(|base| *index > base));
     for candidate in later {
-        let usable = last.is_some_and(|last| candidate <= last.index.get());
+        let usable = last.is_some_and(|last| candidate <= last);
         let image = match read_checkpoint(checkpoints, candidate, cluster_id) {
             Ok(image) if usable && is_in_log(log, &image)? => image,
             Ok(_) => {
@@ -229,17 +239,15 @@ fn read_checkpoint(checkpoints: &Checkpoints, index: u64, cluster_id: &[u8; 16])
 }
 
 /// Whether the log holds the very entry that a checkpoint was cut at.
-fn is_in_log(log: &LogView, image: &Image) -> store::Result<bool> {
-    let record = log.record_containing(LogPosition::new(image.last_position))?;
-    Ok(record.is_some_and(|record| record.id == log_id(image.applied)))
+fn is_in_log(log: &dyn Log, image: &Image) -> store::Result<bool> {
+    Ok(log.record_around(image.last_position)?.is_some_and(|record| record.id == image.applied))
 }
 
 impl Shared {
     /// Cuts a checkpoint as of the last entry applied and sends it on its way to the disk.
     async fn cut(&self, core: &mut Core, done: Option<oneshot::Sender<store::Result<()>>>) -> store::Result<()> {
         let Some(applied) = core.state.applied else { return Ok(()) };
-        let resume = self.log.resume_point_after(LogIndex::new(applied.index))?;
-        let resume = ResumeImage { position: resume.position.get(), chain: resume.chain };
+        let resume = self.log.resume_after(applied.index)?;
         let image = core.state.to_image(self.cluster_id, resume).expect("an entry has been applied");
         let job = CheckpointJob { index: applied.index, bytes: image.encode(), resume_position: resume.position, done };
         self.reput.send(Job::Checkpoint(job)).await?;
@@ -261,8 +269,8 @@ impl Shared {
         };
         let id = EntryId { term: entry.log_term().get(), index };
         if core.state.applied.is_some_and(|applied| core.cut != Some(applied.index)) {
-            let before = self.log.segment_base(LogPosition::new(core.state.last_position));
-            if before != self.log.segment_base(position) {
+            let before = self.log.segment_base(core.state.last_position);
+            if before != self.log.segment_base(position.get()) {
                 self.cut(core, None).await.map_err(io::Error::other)?;
             }
         }
@@ -376,7 +384,7 @@ impl StateMachine {
 impl Shared {
     /// The current snapshot's checkpoint, or the oldest one that covers what has been purged.
     fn oldest_checkpoint(&self) -> Option<u64> {
-        let purged = self.log.watermarks().purged.map(|id| id.index.get());
+        let purged = self.log.purged_index();
         let covers = |index: &u64| purged.is_none_or(|purged| *index >= purged);
         match self.checkpoints.current() {
             Ok(Some(current)) => Some(current),
@@ -391,8 +399,7 @@ impl Shared {
         // Old files go first: a start in between finds none, and builds them from whatever is current then.
         self.reput.send(Job::Reset { image: Arc::clone(&image), done }).await?;
         wait.await.map_err(|_| store::Error::Stopped)??;
-        let resume = ResumePoint { position: LogPosition::new(image.resume.position), chain: image.resume.chain };
-        self.log.set_resume_point(log_id(image.applied), resume);
+        self.log.set_resume(image.applied, image.resume);
         let checkpoints = Arc::clone(&self.checkpoints);
         let index = image.applied.index;
         let write = move || -> store::Result<()> {

@@ -11,8 +11,12 @@ pub(crate) mod consume_queue;
 mod error;
 pub(crate) mod file_pool;
 pub(crate) mod key_index;
+pub(crate) mod log;
 pub(crate) mod queue_table;
 pub(crate) mod reput;
+
+#[cfg(test)]
+mod tests;
 
 pub use commit_log::{KeyQueryOutcome, MessageStore, PullLimits, PullOutcome, PullStatus, TimeBoundary};
 pub use consume_queue::QueueEntry;

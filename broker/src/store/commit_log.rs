@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use protocol::message::{RecordView, iter_records, patch_offsets};
-use raft_store::{LogPosition, LogView};
 use tokio::sync::watch;
 
 use crate::state_machine::command::records_start;
@@ -17,6 +16,7 @@ use crate::state_machine::command::records_start;
 use super::consume_queue::{Cached, ConsumeQueue, QueueEntry};
 use super::error::{Error, Result};
 use super::key_index::{IndexProgress, KeyIndex};
+use super::log::Log;
 use super::queue_table::QueueTable;
 use super::reput::{self, Dispatched};
 
@@ -111,29 +111,6 @@ pub struct KeyQueryOutcome {
     pub index_progress: IndexProgress,
 }
 
-/// Bytes of the log, wherever they are.
-pub(crate) trait LogRead: Send + Sync + 'static {
-    /// `len` bytes from `position`, within one payload. None if the log does not hold them any more.
-    fn read(&self, position: u64, len: u64) -> Result<Option<Bytes>>;
-    /// Start and length of the payload around `position`.
-    fn payload_around(&self, position: u64) -> Result<Option<(u64, u64)>>;
-}
-
-impl LogRead for LogView {
-    fn read(&self, position: u64, len: u64) -> Result<Option<Bytes>> {
-        match Self::read(self, LogPosition::new(position), len) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(raft_store::Error::NotStored { .. } | raft_store::Error::Purged { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn payload_around(&self, position: u64) -> Result<Option<(u64, u64)>> {
-        let range = self.record_containing(LogPosition::new(position))?;
-        Ok(range.map(|range| (range.payload_start.get(), range.payload_bytes)))
-    }
-}
-
 /// Reads of stored messages. Cheap to clone.
 ///
 /// Reads of old messages wait for the disk: ask [`MessageStore::is_hot`] first where that matters.
@@ -143,7 +120,7 @@ pub struct MessageStore {
 }
 
 pub(crate) struct Inner {
-    pub(crate) log: Box<dyn LogRead>,
+    pub(crate) log: Arc<dyn Log>,
     pub(crate) table: Arc<QueueTable>,
     pub(crate) index: Arc<KeyIndex>,
     pub(crate) dispatched: Arc<Dispatched>,
@@ -302,11 +279,9 @@ impl MessageStore {
         if physical_offset >= self.inner.dispatched.physical_end.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let Some((payload_start, payload_len)) = self.inner.log.payload_around(physical_offset)? else {
-            return Ok(None);
-        };
-        let Some(place) = physical_offset.checked_sub(payload_start) else { return Ok(None) };
-        let Some(payload) = self.inner.log.read(payload_start, payload_len)? else { return Ok(None) };
+        let Some(around) = self.inner.log.record_around(physical_offset)? else { return Ok(None) };
+        let Some(place) = physical_offset.checked_sub(around.payload_start) else { return Ok(None) };
+        let Some(payload) = self.inner.log.read(around.payload_start, around.payload_len)? else { return Ok(None) };
         let Some(first) = records_start(&payload) else { return Ok(None) };
         let mut at = first as u64;
         for record in iter_records(&payload[first..]) {
@@ -367,11 +342,6 @@ impl MessageStore {
             queue.read(from_offset.max(queue.min_offset()), count, &mut entries)?;
         }
         Ok(entries)
-    }
-
-    /// Where the log ends, as far as its messages can be read.
-    pub fn physical_end(&self) -> u64 {
-        self.inner.dispatched.physical_end.load(Ordering::Acquire)
     }
 
     /// Index after the last entry whose messages can be read.

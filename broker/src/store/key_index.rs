@@ -35,6 +35,9 @@ const ENTRY_BYTES: u64 = 20;
 /// Entries gathered before they are written.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
+/// Length of a file's name.
+const NAME_BYTES: usize = 17;
+
 const MARK: &str = "mark";
 const MARK_MAGIC: u32 = 0x474d_524b;
 
@@ -60,6 +63,8 @@ pub(crate) struct KeyIndex {
     active: Mutex<Option<ActiveFile>>,
     /// Messages below this physical offset are indexed already; they come again when a start replays.
     indexed_end: Mutex<u64>,
+    /// The mark on disk.
+    mark: Mutex<Option<Mark>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,8 +106,20 @@ struct IndexEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     indexed_end: u64,
-    /// Name and next entry of the newest file.
-    newest: Option<(String, u32)>,
+    files: Option<MarkedFiles>,
+}
+
+/// The files a mark vouches for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MarkedFiles {
+    /// Name of the oldest one.
+    oldest: String,
+    /// Name of the newest one.
+    newest: String,
+    /// How many there are, both included.
+    count: u32,
+    /// The newest one's next entry.
+    next_entry: u32,
 }
 
 /// When and where the index was last added to.
@@ -121,8 +138,15 @@ impl KeyIndex {
     pub(crate) fn open(dir: PathBuf, sizes: IndexSizes, pool: Arc<FilePool>) -> Result<Self> {
         assert!(sizes.slots > 0 && sizes.entries > 1, "an index file holds at least one entry");
         durable::create_directory(&dir)?;
-        let index =
-            Self { dir, sizes, pool, full: RwLock::default(), active: Mutex::default(), indexed_end: Mutex::new(0) };
+        let index = Self {
+            dir,
+            sizes,
+            pool,
+            full: RwLock::default(),
+            active: Mutex::default(),
+            indexed_end: Mutex::new(0),
+            mark: Mutex::default(),
+        };
         match index.load() {
             Ok(true) => {}
             Ok(false) => index.clear()?,
@@ -265,11 +289,27 @@ impl KeyIndex {
             file.sync_data().map_err(|e| io_error("syncing", &self.dir.join(name), e))?;
         }
         durable::sync_directory(&self.dir)?;
-        let mark = Mark {
-            indexed_end: flushed.indexed_end,
-            newest: flushed.newest.as_ref().map(|(name, next_entry, _)| (name.clone(), *next_entry)),
-        };
-        durable::write_file(&self.dir.join(MARK), &mark.encode())?;
+        let mut mark = self.mark.lock();
+        let files = flushed.newest.as_ref().map(|(newest, next_entry, _)| {
+            let full: Vec<String> = self.full.read().iter().map(|file| name_of(&file.path)).collect();
+            let older = full.iter().filter(|name| *name < newest).count();
+            MarkedFiles {
+                oldest: full.into_iter().next().filter(|name| name < newest).unwrap_or_else(|| newest.clone()),
+                newest: newest.clone(),
+                count: u32::try_from(older + 1).expect("there are few index files"),
+                next_entry: *next_entry,
+            }
+        });
+        *mark = Some(Mark { indexed_end: flushed.indexed_end, files });
+        self.write_mark(mark.as_ref())
+    }
+
+    fn write_mark(&self, mark: Option<&Mark>) -> Result<()> {
+        let path = self.dir.join(MARK);
+        match mark {
+            Some(mark) => durable::write_file(&path, &mark.encode())?,
+            None => durable::remove_files([path.as_path()])?,
+        }
         Ok(())
     }
 
@@ -282,11 +322,23 @@ impl KeyIndex {
 
     /// Removes files that only name messages below `physical_offset`.
     pub(crate) fn drop_below(&self, physical_offset: u64) -> Result<()> {
+        let mut mark = self.mark.lock();
         let mut full = self.full.write();
         let keep =
             full.iter().position(|file| file.header.end_physical_offset >= physical_offset).unwrap_or(full.len());
         let gone: Vec<Arc<FullFile>> = full.drain(..keep).collect();
+        let oldest = full.first().map(|file| name_of(&file.path));
         drop(full);
+        if gone.is_empty() {
+            return Ok(());
+        }
+        // The mark stops vouching for them before they go.
+        if let Some(files) = mark.as_mut().and_then(|mark| mark.files.as_mut()) {
+            let dropped = gone.iter().filter(|file| name_of(&file.path) < files.newest).count();
+            files.count -= u32::try_from(dropped).expect("no more than were counted");
+            files.oldest = oldest.filter(|name| *name < files.newest).unwrap_or_else(|| files.newest.clone());
+        }
+        self.write_mark(mark.as_ref())?;
         for file in &gone {
             self.pool.forget(file.owner);
         }
@@ -296,7 +348,9 @@ impl KeyIndex {
 
     fn clear(&self) -> Result<()> {
         // The mark goes first: without it nothing else is believed.
-        durable::remove_files([self.dir.join(MARK).as_path()])?;
+        let mut mark = self.mark.lock();
+        *mark = None;
+        self.write_mark(None)?;
         self.full.write().drain(..).for_each(|file| self.pool.forget(file.owner));
         *self.active.lock() = None;
         let names = list(&self.dir)?;
@@ -315,18 +369,19 @@ impl KeyIndex {
             Err(error) => return Err(io_error("reading", &path, error)),
         };
         let mark = Mark::decode(&bytes).ok_or_else(|| damaged(&path, "the mark is damaged"))?;
-        let Some((newest, next_entry)) = mark.newest else {
-            self.clear()?;
+        let is_known =
+            |name: &String| mark.files.as_ref().is_some_and(|files| (&files.oldest..=&files.newest).contains(&name));
+        let (mut known, unknown): (Vec<String>, Vec<String>) = list(&self.dir)?.into_iter().partition(is_known);
+        let unknown: Vec<PathBuf> = unknown.iter().map(|name| self.dir.join(name)).collect();
+        durable::remove_files(unknown.iter().map(PathBuf::as_path))?;
+        let Some(files) = &mark.files else {
             *self.indexed_end.lock() = mark.indexed_end;
+            *self.mark.lock() = Some(mark);
             return Ok(true);
         };
-        let (mut known, newer): (Vec<String>, Vec<String>) =
-            list(&self.dir)?.into_iter().partition(|name| *name <= newest);
-        let newer: Vec<PathBuf> = newer.iter().map(|name| self.dir.join(name)).collect();
-        durable::remove_files(newer.iter().map(PathBuf::as_path))?;
         known.sort_unstable();
-        if known.pop().as_deref() != Some(newest.as_str()) {
-            return Err(damaged(&self.dir.join(newest), "the newest file is missing"));
+        if known.len() != files.count as usize || known.pop().as_ref() != Some(&files.newest) {
+            return Err(damaged(&self.dir, "a file is missing, or one too many"));
         }
         let mut full = Vec::with_capacity(known.len());
         for name in known {
@@ -337,10 +392,11 @@ impl KeyIndex {
             }
             full.push(Arc::new(FullFile { path, owner: self.pool.new_owner(), header }));
         }
-        let active = self.load_newest(&self.dir.join(newest), next_entry, mark.indexed_end)?;
+        let active = self.load_newest(&self.dir.join(&files.newest), files.next_entry, mark.indexed_end)?;
         *self.full.write() = full;
         *self.active.lock() = Some(active);
         *self.indexed_end.lock() = mark.indexed_end;
+        *self.mark.lock() = Some(mark);
         Ok(true)
     }
 
@@ -573,16 +629,17 @@ impl IndexEntry {
 }
 
 impl Mark {
-    /// magic, length of the name, indexed end, next entry, name, CRC over all before.
+    /// Magic, indexed end, number of files, next entry, the oldest and the newest file's name, CRC over all before.
     fn encode(&self) -> Vec<u8> {
-        let (name, next_entry) =
-            self.newest.as_ref().map_or(("", 0), |(name, next_entry)| (name.as_str(), *next_entry));
         let mut out = Vec::new();
         out.extend_from_slice(&MARK_MAGIC.to_be_bytes());
-        out.extend_from_slice(&(name.len() as u32).to_be_bytes());
         out.extend_from_slice(&self.indexed_end.to_be_bytes());
-        out.extend_from_slice(&next_entry.to_be_bytes());
-        out.extend_from_slice(name.as_bytes());
+        if let Some(files) = &self.files {
+            out.extend_from_slice(&files.count.to_be_bytes());
+            out.extend_from_slice(&files.next_entry.to_be_bytes());
+            out.extend_from_slice(files.oldest.as_bytes());
+            out.extend_from_slice(files.newest.as_bytes());
+        }
         let crc = crc32fast::hash(&out);
         out.extend_from_slice(&crc.to_be_bytes());
         out
@@ -594,15 +651,27 @@ impl Mark {
             return None;
         }
         let (magic, rest) = body.split_first_chunk::<4>()?;
-        let (name_bytes, rest) = rest.split_first_chunk::<4>()?;
-        let (indexed_end, rest) = rest.split_first_chunk::<8>()?;
-        let (next_entry, name) = rest.split_first_chunk::<4>()?;
-        if u32::from_be_bytes(*magic) != MARK_MAGIC || u32::from_be_bytes(*name_bytes) as usize != name.len() {
+        if u32::from_be_bytes(*magic) != MARK_MAGIC {
             return None;
         }
-        let name = String::from_utf8(name.to_vec()).ok()?;
-        let newest = (!name.is_empty()).then_some((name, u32::from_be_bytes(*next_entry)));
-        Some(Self { indexed_end: u64::from_be_bytes(*indexed_end), newest })
+        let (indexed_end, rest) = rest.split_first_chunk::<8>()?;
+        let indexed_end = u64::from_be_bytes(*indexed_end);
+        if rest.is_empty() {
+            return Some(Self { indexed_end, files: None });
+        }
+        let (count, rest) = rest.split_first_chunk::<4>()?;
+        let (next_entry, names) = rest.split_first_chunk::<4>()?;
+        let (oldest, newest) = std::str::from_utf8(names).ok()?.split_at_checked(NAME_BYTES)?;
+        if newest.len() != NAME_BYTES {
+            return None;
+        }
+        let files = MarkedFiles {
+            oldest: oldest.to_owned(),
+            newest: newest.to_owned(),
+            count: u32::from_be_bytes(*count),
+            next_entry: u32::from_be_bytes(*next_entry),
+        };
+        Some(Self { indexed_end, files: Some(files) })
     }
 }
 
@@ -619,7 +688,7 @@ fn list(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for item in fs::read_dir(dir).map_err(|e| io_error("listing", dir, e))? {
         let name = item.map_err(|e| io_error("listing", dir, e))?.file_name().to_string_lossy().into_owned();
-        if name.len() == 17 && name.bytes().all(|byte| byte.is_ascii_digit()) {
+        if name.len() == NAME_BYTES && name.bytes().all(|byte| byte.is_ascii_digit()) {
             names.push(name);
         }
     }

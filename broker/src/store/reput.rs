@@ -340,6 +340,10 @@ impl Reput {
             flushed: self.index.flush(job.resume_position)?,
             done: job.done,
         };
+        if save.done.is_some() {
+            // Somebody waits for this one; better late than skipped.
+            return self.saves.send(SaverJob::Save(save)).map_err(|_| Error::Stopped);
+        }
         match self.saves.try_send(SaverJob::Save(save)) {
             Ok(()) => Ok(()),
             Err(blocking::TrySendError::Full(SaverJob::Save(save))) => {

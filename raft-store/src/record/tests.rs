@@ -1,5 +1,3 @@
-#![expect(clippy::indexing_slicing, reason = "a test that indexes wrongly fails")]
-
 use super::*;
 
 fn seed() -> Seed {
