@@ -12,19 +12,18 @@
 //! | 4 + n | remark; a length of 0 means none |
 //! | 4 + n | ext fields: key (2 + n), value (4 + n), repeated; a value of length 0 means none |
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::code::{LanguageCode, RequestCode};
 use crate::command::{HeaderForm, RemotingCommand};
 use crate::error::{DecodeError, JsonError};
-use crate::ext_fields::{ExtFields, ExtLimits, push_decimal};
-use crate::json::{Cursor, DEPTH_MAX, Sink as _, write_string};
+use crate::ext_fields::{ExtFields, ExtLimits, FIELDS_EXPECTED, push_decimal};
+use crate::json::{Cursor, DEPTH_MAX, RawString, Sink as _, write_string};
 use crate::reader::Reader;
 
 type Result<T> = std::result::Result<T, DecodeError>;
-
-/// Fields that a request usually has; more only cost one more allocation.
-const FIELDS_EXPECTED: usize = 16;
 
 /// Reads a JSON header. `body` is not looked at.
 pub(crate) fn decode_json(header: &[u8], body: Bytes, limits: &ExtLimits) -> Result<RemotingCommand> {
@@ -42,7 +41,7 @@ pub(crate) fn decode_json(header: &[u8], body: Bytes, limits: &ExtLimits) -> Res
     let mut first = true;
     while cursor.next_member(first, b'}')? {
         first = false;
-        let key = cursor.raw_string()?;
+        let key = cursor.string()?.raw;
         cursor.expect(b':')?;
         match key {
             "code" => set(&mut code, integer(&mut cursor)?)?,
@@ -51,7 +50,7 @@ pub(crate) fn decode_json(header: &[u8], body: Bytes, limits: &ExtLimits) -> Res
             "flag" => set(&mut flag, integer(&mut cursor)?)?,
             "language" => set(&mut language, decode_language(&mut cursor)?)?,
             "remark" => set(&mut remark, decode_remark(&mut cursor)?)?,
-            "extFields" => set(&mut ext, decode_json_ext(&mut cursor, text.len(), limits)?)?,
+            "extFields" => set(&mut ext, decode_json_ext(&mut cursor, text, limits)?)?,
             _ => cursor.skip(DEPTH_MAX)?,
         }
     }
@@ -83,7 +82,7 @@ fn integer(cursor: &mut Cursor<'_>) -> Result<i32> {
 
 fn decode_language(cursor: &mut Cursor<'_>) -> Result<LanguageCode> {
     match cursor.peek()? {
-        b'"' => Ok(LanguageCode::from_name(cursor.raw_string()?)),
+        b'"' => Ok(LanguageCode::from_name(cursor.string()?.raw)),
         b'n' => {
             cursor.scalar()?;
             Ok(LanguageCode::Other)
@@ -103,12 +102,12 @@ fn decode_remark(cursor: &mut Cursor<'_>) -> Result<Option<String>> {
         };
     }
     let mut remark = String::new();
-    cursor.string(&mut remark)?;
+    cursor.string()?.push_to(&mut remark)?;
     Ok((!remark.is_empty()).then_some(remark))
 }
 
 /// Reads the object of ext fields. Values of any scalar type become text; null means absent.
-fn decode_json_ext(cursor: &mut Cursor<'_>, text_bytes: usize, limits: &ExtLimits) -> Result<ExtFields> {
+fn decode_json_ext(cursor: &mut Cursor<'_>, text: &str, limits: &ExtLimits) -> Result<ExtFields> {
     if cursor.peek()? == b'n' {
         cursor.scalar()?;
         return Ok(ExtFields::new());
@@ -117,29 +116,37 @@ fn decode_json_ext(cursor: &mut Cursor<'_>, text_bytes: usize, limits: &ExtLimit
     if cursor.take_if(b'}')? {
         return Ok(ExtFields::new());
     }
-    // Unescaped text is never longer than its escaped form.
-    let mut ext = ExtFields::with_capacity(FIELDS_EXPECTED, text_bytes);
+    // The header is copied at once, and only what is escaped is copied again: unescaped it is never longer.
+    let mut ext = ExtFields::received_in(text);
     let mut first = true;
     while cursor.next_member(first, b'}')? {
         first = false;
-        let start = ext.text_bytes();
-        cursor.string(ext.text_mut())?;
-        let middle = ext.text_bytes();
+        let key = cursor.string()?;
         cursor.expect(b':')?;
-        if cursor.peek()? == b'"' {
-            cursor.string(ext.text_mut())?;
+        let value = if cursor.peek()? == b'"' {
+            let value = cursor.string()?;
+            place(&value, &mut ext)?
         } else {
             match cursor.scalar()? {
-                "null" => {
-                    ext.text_mut().truncate(start);
-                    continue;
-                }
-                scalar => ext.text_mut().push_str(scalar),
+                "null" => continue,
+                scalar => ext.append_received(|text| {
+                    text.push_str(scalar);
+                    Ok::<_, DecodeError>(())
+                })?,
             }
-        }
-        ext.add_received(start, middle, limits)?;
+        };
+        let key = place(&key, &mut ext)?;
+        ext.add_received(key, value, limits)?;
     }
     Ok(ext)
+}
+
+/// Where the string stands in the text of `ext`, which starts with the text of the header.
+fn place(string: &RawString<'_>, ext: &mut ExtFields) -> Result<Range<usize>> {
+    if string.is_escaped {
+        return Ok(ext.append_received(|text| string.push_to(text))?);
+    }
+    Ok(string.start..string.start.saturating_add(string.raw.len()))
 }
 
 /// Writes a JSON header.
@@ -216,20 +223,23 @@ pub(crate) fn decode_binary(header: &[u8], body: Bytes, limits: &ExtLimits) -> R
         return Err(DecodeError::Binary("bytes after the ext fields"));
     }
     let mut ext = ExtFields::new();
-    if ext_bytes > 0 {
-        ext = ExtFields::with_capacity(FIELDS_EXPECTED, ext_bytes);
-    }
     while !fields.is_empty() {
         let key = text16(&mut fields, "ext key")?;
         let value = text32(&mut fields, "ext value")?;
-        let start = ext.text_bytes();
         if value.is_empty() {
             continue;
         }
-        ext.text_mut().push_str(key);
-        let middle = ext.text_bytes();
-        ext.text_mut().push_str(value);
-        ext.add_received(start, middle, limits)?;
+        if ext.is_empty() {
+            ext = ExtFields::with_capacity(FIELDS_EXPECTED, ext_bytes);
+        }
+        let mut append = |piece: &str| {
+            ext.append_received(|text| {
+                text.push_str(piece);
+                Ok::<_, DecodeError>(())
+            })
+        };
+        let (key, value) = (append(key)?, append(value)?);
+        ext.add_received(key, value, limits)?;
     }
     let mut command = RemotingCommand {
         code: i32::from(short_code),

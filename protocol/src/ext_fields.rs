@@ -4,6 +4,7 @@
 //! So a header of a dozen fields costs two allocations however it arrived, and unescaped values need no care of their own.
 
 use std::fmt::{self, Display, Write as _};
+use std::ops::Range;
 
 use crate::error::{DecodeError, FieldError, NameError};
 use crate::name::{GroupName, TopicName};
@@ -26,9 +27,13 @@ struct Entry {
 pub struct ExtFields {
     text: String,
     entries: Vec<Entry>,
-    /// One bit for each first character and length of a key that occurs: a cheap proof that a key is new.
+    /// The filter bits of all keys: a cheap proof that a key is not there.
     seen: u64,
 }
+
+/// Fields that a request usually has at most, and the bytes of an answer's; more only cost one more allocation.
+pub(crate) const FIELDS_EXPECTED: usize = 16;
+const TEXT_BYTES_EXPECTED: usize = 192;
 
 /// Limits on fields that come from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +71,12 @@ impl ExtFields {
     /// The value of `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
+        let key = key.as_bytes();
         if self.seen & filter_bit(key) == 0 {
             return None;
         }
-        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+        let entry = self.entries.iter().find(|entry| bytes(&self.text, entry.key) == key);
+        entry.map(|entry| self.slice(entry.value))
     }
 
     /// The value of `key`, unless it is empty.
@@ -86,6 +93,7 @@ impl ExtFields {
     /// Adds a field, or gives it a new value.
     pub fn push(&mut self, key: &str, value: &str) {
         self.remove(key);
+        self.make_room();
         let key = self.append(key);
         let value = self.append(value);
         self.add(key, value);
@@ -94,6 +102,7 @@ impl ExtFields {
     /// Adds a field that is not there yet, its value printed.
     pub fn push_display(&mut self, key: &str, value: impl Display) {
         self.remove(key);
+        self.make_room();
         let key = self.append(key);
         let start = self.end();
         // Writing to a `String` fails only if the value's own `Display` does.
@@ -105,6 +114,7 @@ impl ExtFields {
     /// Adds or replaces a whole number.
     pub(crate) fn push_integer(&mut self, key: &str, value: i64) {
         self.remove(key);
+        self.make_room();
         let key = self.append(key);
         let start = self.end();
         push_decimal(&mut self.text, value);
@@ -134,41 +144,67 @@ impl ExtFields {
         value.write(key, self);
     }
 
-    /// Bytes of all names and values.
+    /// Bytes of all names and values, and a few more.
     pub(crate) const fn text_bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Takes the text for the decoder to append a key and a value to; [`Self::add_received`] completes the field.
-    pub(crate) const fn text_mut(&mut self) -> &mut String {
-        &mut self.text
+    /// No fields yet, but all of `text`, which holds most names and values somewhere. There is room for as much again.
+    pub(crate) fn received_in(text: &str) -> Self {
+        let mut ext = Self::with_capacity(FIELDS_EXPECTED, text.len().saturating_mul(2));
+        ext.text.push_str(text);
+        ext
     }
 
-    /// Completes a field whose key and value were appended to the text from `start` on, the value from `middle` on.
-    pub(crate) fn add_received(&mut self, start: usize, middle: usize, limits: &ExtLimits) -> Result<(), DecodeError> {
+    /// Lets `write` append to the text and returns where.
+    pub(crate) fn append_received<E>(
+        &mut self,
+        write: impl FnOnce(&mut String) -> Result<(), E>,
+    ) -> Result<Range<usize>, E> {
+        let start = self.text.len();
+        write(&mut self.text)?;
+        Ok(start..self.text.len())
+    }
+
+    /// Adds a field whose key and value stand in the text.
+    pub(crate) fn add_received(
+        &mut self,
+        key: Range<usize>,
+        value: Range<usize>,
+        limits: &ExtLimits,
+    ) -> Result<(), DecodeError> {
         if self.entries.len() >= limits.fields_max {
             return Err(DecodeError::ExtFields("too many"));
         }
-        let end = self.text.len();
-        let key = span(start, middle).ok_or(DecodeError::ExtFields("too much text"))?;
-        let value = span(middle, end).ok_or(DecodeError::ExtFields("too much text"))?;
-        let name = slice(&self.text, key);
-        if name.len() > limits.key_bytes_max {
+        if key.len() > limits.key_bytes_max {
             return Err(DecodeError::ExtFields("key too long"));
         }
-        if slice(&self.text, value).len() > limits.value_bytes_max {
+        if value.len() > limits.value_bytes_max {
             return Err(DecodeError::ExtFields("value too long"));
         }
-        if self.get(name).is_some() {
+        let key = span(key).ok_or(DecodeError::ExtFields("too much text"))?;
+        let value = span(value).ok_or(DecodeError::ExtFields("too much text"))?;
+        let name = bytes(&self.text, key);
+        let bit = filter_bit(name);
+        if self.seen & bit != 0 && self.entries.iter().any(|entry| bytes(&self.text, entry.key) == name) {
             return Err(DecodeError::ExtFields("duplicate key"));
         }
-        self.add(key, value);
+        self.seen |= bit;
+        self.entries.push(Entry { key, value });
         Ok(())
     }
 
     fn add(&mut self, key: Span, value: Span) {
-        self.seen |= filter_bit(slice(&self.text, key));
+        self.seen |= filter_bit(bytes(&self.text, key));
         self.entries.push(Entry { key, value });
+    }
+
+    /// The first field makes room for those that usually follow.
+    fn make_room(&mut self) {
+        if self.text.capacity() == 0 {
+            self.text.reserve(TEXT_BYTES_EXPECTED);
+            self.entries.reserve(FIELDS_EXPECTED);
+        }
     }
 
     fn append(&mut self, piece: &str) -> Span {
@@ -190,13 +226,18 @@ fn slice(text: &str, span: Span) -> &str {
     text.get(span.start as usize..span.end as usize).unwrap_or_default()
 }
 
-fn span(start: usize, end: usize) -> Option<Span> {
-    Some(Span { start: u32::try_from(start).ok()?, end: u32::try_from(end).ok()? })
+fn bytes(text: &str, span: Span) -> &[u8] {
+    text.as_bytes().get(span.start as usize..span.end as usize).unwrap_or_default()
 }
 
-fn filter_bit(key: &str) -> u64 {
-    let first = key.as_bytes().first().copied().unwrap_or(0);
-    let mixed = u64::from(first) ^ ((key.len() as u64) << 3);
+fn span(range: Range<usize>) -> Option<Span> {
+    Some(Span { start: u32::try_from(range.start).ok()?, end: u32::try_from(range.end).ok()? })
+}
+
+/// A bit for a key. The factors are those under which the keys of common requests hardly share one.
+fn filter_bit(key: &[u8]) -> u64 {
+    let [first, last] = [key.first(), key.last()].map(|byte| u64::from(*byte.unwrap_or(&0)));
+    let mixed = first ^ last.wrapping_mul(19) ^ (key.len() as u64).wrapping_mul(10);
     1_u64 << (mixed & 63)
 }
 

@@ -9,19 +9,43 @@ pub(crate) const DEPTH_MAX: usize = 32;
 
 /// A place in a JSON text.
 pub(crate) struct Cursor<'a> {
-    rest: &'a str,
+    text: &'a str,
+    /// Never beyond the end, and always between two characters once a method is done.
+    at: usize,
+}
+
+/// A string of a JSON text, as it stands between its quotes.
+#[derive(Clone, Copy)]
+pub(crate) struct RawString<'a> {
+    /// Where `raw` starts in the text.
+    pub(crate) start: usize,
+    pub(crate) raw: &'a str,
+    /// Whether there is something to undo by [`unescape`].
+    pub(crate) is_escaped: bool,
+}
+
+impl RawString<'_> {
+    /// Appends the string to `out`.
+    pub(crate) fn push_to(&self, out: &mut String) -> Result<()> {
+        if self.is_escaped {
+            return unescape(self.raw, out);
+        }
+        out.push_str(self.raw);
+        Ok(())
+    }
 }
 
 impl<'a> Cursor<'a> {
     pub(crate) const fn new(text: &'a str) -> Self {
-        Self { rest: text }
+        Self { text, at: 0 }
     }
 
     /// The next byte, blanks skipped.
+    #[inline]
     pub(crate) fn peek(&mut self) -> Result<u8> {
         loop {
-            match self.rest.as_bytes().first() {
-                Some(b' ' | b'\n' | b'\r' | b'\t') => self.advance(1)?,
+            match self.text.as_bytes().get(self.at) {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.advance(1),
                 Some(byte) => return Ok(*byte),
                 None => return Err(JsonError::Truncated),
             }
@@ -33,7 +57,7 @@ impl<'a> Cursor<'a> {
         if self.peek()? != byte {
             return Ok(false);
         }
-        self.advance(1)?;
+        self.advance(1);
         Ok(true)
     }
 
@@ -44,13 +68,19 @@ impl<'a> Cursor<'a> {
 
     /// Whether another member of an object or array follows, which closes with `close`. `first` before the first one.
     pub(crate) fn next_member(&mut self, first: bool, close: u8) -> Result<bool> {
-        if self.take_if(close)? {
-            return Ok(false);
+        match self.peek()? {
+            byte if byte == close => {
+                self.advance(1);
+                Ok(false)
+            }
+            b',' if !first => {
+                self.advance(1);
+                // No comma before the end.
+                if self.peek()? == close { Err(JsonError::Unexpected) } else { Ok(true) }
+            }
+            _ if first => Ok(true),
+            _ => Err(JsonError::Unexpected),
         }
-        if !first {
-            self.expect(b',')?;
-        }
-        Ok(true)
     }
 
     /// Nothing but blanks may follow.
@@ -61,153 +91,187 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Appends the text of the string that comes next to `out`.
-    pub(crate) fn string(&mut self, out: &mut String) -> Result<()> {
+    /// The string that comes next. Its escapes are not looked at yet.
+    pub(crate) fn string(&mut self) -> Result<RawString<'a>> {
         self.expect(b'"')?;
+        let start = self.at;
+        let mut is_escaped = false;
         loop {
-            let end = memchr::memchr2(b'"', b'\\', self.rest.as_bytes()).ok_or(JsonError::Truncated)?;
-            out.push_str(self.split(end)?);
-            if self.byte()? == b'"' {
-                return Ok(());
+            let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
+            self.advance(plain_prefix(rest));
+            match self.text.as_bytes().get(self.at) {
+                None => return Err(JsonError::Truncated),
+                Some(b'\\') => {
+                    is_escaped = true;
+                    // Whatever follows a backslash does not end the string.
+                    self.advance(2);
+                }
+                Some(_) => break,
             }
-            out.push(self.escape()?);
         }
-    }
-
-    /// The string that comes next, as it stands between its quotes.
-    pub(crate) fn raw_string(&mut self) -> Result<&'a str> {
-        self.expect(b'"')?;
-        let start = self.rest;
-        let mut length = 0_usize;
-        loop {
-            let end = memchr::memchr2(b'"', b'\\', self.rest.as_bytes()).ok_or(JsonError::Truncated)?;
-            self.advance(end)?;
-            length = length.checked_add(end).ok_or(JsonError::Truncated)?;
-            if self.byte()? == b'"' {
-                return start.get(..length).ok_or(JsonError::Truncated);
-            }
-            let before = self.rest.len();
-            self.escape()?;
-            let taken = before.saturating_sub(self.rest.len()).saturating_add(1);
-            length = length.checked_add(taken).ok_or(JsonError::Truncated)?;
-        }
+        let raw = self.text.get(start..self.at).ok_or(JsonError::Truncated)?;
+        self.advance(1);
+        Ok(RawString { start, raw, is_escaped })
     }
 
     /// The number, `true`, `false` or `null` that comes next, as it stands.
     pub(crate) fn scalar(&mut self) -> Result<&'a str> {
         self.peek()?;
-        let inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
-        let length = self.rest.as_bytes().iter().take_while(|byte| inside(byte)).count();
-        let text = self.split(length)?;
-        if matches!(text, "true" | "false" | "null") || is_number(text) { Ok(text) } else { Err(JsonError::Unexpected) }
+        let text = self.take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.'))?;
+        if is_number(text) || matches!(text, "true" | "false" | "null") { Ok(text) } else { Err(JsonError::Unexpected) }
     }
 
     /// The number or word without quotes that comes next, used as a key.
     fn bare_key(&mut self) -> Result<&'a str> {
-        let inside = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let length = self.rest.as_bytes().iter().take_while(|byte| inside(byte)).count();
-        if length == 0 { Err(JsonError::Unexpected) } else { self.split(length) }
+        let text = self.take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))?;
+        if text.is_empty() { Err(JsonError::Unexpected) } else { Ok(text) }
     }
 
     /// The whole number that comes next; some senders put quotes around it.
     pub(crate) fn integer(&mut self) -> Result<i64> {
-        let text = if self.peek()? == b'"' { self.raw_string()? } else { self.scalar()? };
+        let text = if self.peek()? == b'"' { self.string()?.raw } else { self.scalar()? };
         text.parse().map_err(|_| JsonError::Number)
     }
 
     /// Skips the value that comes next, at most `depth` levels deep.
     pub(crate) fn skip(&mut self, depth: usize) -> Result<()> {
         let depth = depth.checked_sub(1).ok_or(JsonError::Depth)?;
-        match self.peek()? {
-            b'"' => self.raw_string().map(drop),
-            b'{' => {
-                self.advance(1)?;
-                let mut first = true;
-                while self.next_member(first, b'}')? {
-                    first = false;
-                    self.raw_string()?;
-                    self.expect(b':')?;
-                    self.skip(depth)?;
-                }
-                Ok(())
-            }
-            b'[' => {
-                self.advance(1)?;
-                let mut first = true;
-                while self.next_member(first, b']')? {
-                    first = false;
-                    self.skip(depth)?;
-                }
-                Ok(())
-            }
-            _ => self.scalar().map(drop),
-        }
-    }
-
-    fn advance(&mut self, count: usize) -> Result<()> {
-        self.split(count).map(drop)
-    }
-
-    fn split(&mut self, count: usize) -> Result<&'a str> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(JsonError::Truncated)?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn byte(&mut self) -> Result<u8> {
-        let byte = *self.rest.as_bytes().first().ok_or(JsonError::Truncated)?;
-        self.advance(1)?;
-        Ok(byte)
-    }
-
-    /// The character of an escape whose backslash is taken.
-    fn escape(&mut self) -> Result<char> {
-        // The byte after a backslash may start a longer character, which is no escape either.
-        let byte = *self.rest.as_bytes().first().ok_or(JsonError::Truncated)?;
-        let plain = match byte {
-            b'"' => '"',
-            b'\\' => '\\',
-            b'/' => '/',
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => {
-                self.advance(1)?;
-                return self.unicode_escape();
-            }
-            _ => return Err(JsonError::Escape),
+        let close = match self.peek()? {
+            b'"' => return self.string().map(drop),
+            b'{' => b'}',
+            b'[' => b']',
+            _ => return self.scalar().map(drop),
         };
-        self.advance(1)?;
-        Ok(plain)
-    }
-
-    fn unicode_escape(&mut self) -> Result<char> {
-        let unit = self.hex4()?;
-        let Ok(character) = char::try_from(u32::from(unit)) else {
-            // The first half of a pair; a half alone is no character.
-            if !self.rest.starts_with("\\u") {
-                return Err(JsonError::Escape);
+        self.advance(1);
+        let mut first = true;
+        while self.next_member(first, close)? {
+            first = false;
+            if close == b'}' {
+                self.string()?;
+                self.expect(b':')?;
             }
-            self.advance(2)?;
-            let second = self.hex4()?;
-            let mut decoded = char::decode_utf16([unit, second]);
-            return match (decoded.next(), decoded.next()) {
-                (Some(Ok(character)), None) => Ok(character),
-                _ => Err(JsonError::Escape),
-            };
-        };
-        Ok(character)
+            self.skip(depth)?;
+        }
+        Ok(())
     }
 
-    fn hex4(&mut self) -> Result<u16> {
-        let digits = self.split(4).map_err(|_| JsonError::Escape)?;
-        if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(JsonError::Escape);
-        }
-        u16::from_str_radix(digits, 16).map_err(|_| JsonError::Escape)
+    fn take_while(&mut self, inside: impl Fn(u8) -> bool) -> Result<&'a str> {
+        let start = self.at;
+        let rest = self.text.as_bytes().get(start..).unwrap_or_default();
+        self.advance(rest.iter().take_while(|byte| inside(**byte)).count());
+        self.text.get(start..self.at).ok_or(JsonError::Truncated)
     }
+
+    /// Goes on; an end that is overrun is noticed by the next read.
+    #[inline]
+    const fn advance(&mut self, count: usize) {
+        // An end that is overrun is never far away, so nothing wraps.
+        self.at = self.at.wrapping_add(count);
+    }
+}
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// The high bit of each byte of `word` that is less than `limit`, up to 128. Bytes above the first such one may be marked wrongly.
+const fn bytes_below(word: u64, limit: u8) -> u64 {
+    word.wrapping_sub(ONES.wrapping_mul(limit as u64)) & !word & HIGHS
+}
+
+/// The same for bytes equal to `byte`.
+const fn bytes_equal(word: u64, byte: u8) -> u64 {
+    bytes_below(word ^ ONES.wrapping_mul(byte as u64), 1)
+}
+
+/// Number of bytes before the first quote or backslash.
+fn plain_prefix(bytes: &[u8]) -> usize {
+    prefix_before(bytes, |word| bytes_equal(word, b'"') | bytes_equal(word, b'\\'), |byte| matches!(byte, b'"' | b'\\'))
+}
+
+/// Number of bytes before the first that has to be escaped.
+fn unescaped_prefix(bytes: &[u8]) -> usize {
+    prefix_before(
+        bytes,
+        |word| bytes_equal(word, b'"') | bytes_equal(word, b'\\') | bytes_below(word, 0x20),
+        |byte| byte < 0x20 || matches!(byte, b'"' | b'\\'),
+    )
+}
+
+/// Eight bytes at a time: the strings in headers are too short for wider steps to pay. No count exceeds the length.
+#[inline]
+fn prefix_before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_marked: impl Fn(u8) -> bool) -> usize {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let mut before = 0_usize;
+    for word in words {
+        let marks = marks(u64::from_le_bytes(*word));
+        if marks != 0 {
+            return before.wrapping_add((marks.trailing_zeros() / 8) as usize);
+        }
+        before = before.wrapping_add(8);
+    }
+    before.wrapping_add(tail.iter().take_while(|byte| !is_marked(**byte)).count())
+}
+
+/// Appends `raw` to `out`, its escapes undone.
+pub(crate) fn unescape(raw: &str, out: &mut String) -> Result<()> {
+    let mut rest = raw;
+    loop {
+        let (plain, escape) = rest.split_at_checked(plain_prefix(rest.as_bytes())).ok_or(JsonError::Escape)?;
+        out.push_str(plain);
+        rest = match escape.as_bytes() {
+            [] => return Ok(()),
+            // What separates properties, and so the escape there is most of.
+            [b'\\', b'u', b'0', b'0', b'0', digit @ b'0'..=b'9', ..] => {
+                out.push(char::from(digit & 15));
+                escape.get(6..)
+            }
+            [b'\\', b'u', ..] => {
+                let (character, after) = unicode_escape(escape)?;
+                out.push(character);
+                Some(after)
+            }
+            [b'\\', letter, ..] => {
+                out.push(match letter {
+                    b'"' => '"',
+                    b'\\' => '\\',
+                    b'/' => '/',
+                    b'b' => '\u{8}',
+                    b'f' => '\u{c}',
+                    b'n' => '\n',
+                    b'r' => '\r',
+                    b't' => '\t',
+                    _ => return Err(JsonError::Escape),
+                });
+                escape.get(2..)
+            }
+            _ => None,
+        }
+        .ok_or(JsonError::Escape)?;
+    }
+}
+
+/// The character of the escape by number at the start of `text`, or of two that form a pair, and what follows.
+fn unicode_escape(text: &str) -> Result<(char, &str)> {
+    let (unit, after) = utf16_unit(text)?;
+    if let Ok(character) = char::try_from(u32::from(unit)) {
+        return Ok((character, after));
+    }
+    // Half a pair; alone it is no character.
+    let (second, after) = utf16_unit(after)?;
+    let mut decoded = char::decode_utf16([unit, second]);
+    match (decoded.next(), decoded.next()) {
+        (Some(Ok(character)), None) => Ok((character, after)),
+        _ => Err(JsonError::Escape),
+    }
+}
+
+fn utf16_unit(text: &str) -> Result<(u16, &str)> {
+    let digits = text.strip_prefix("\\u").ok_or(JsonError::Escape)?;
+    let (digits, after) = digits.split_at_checked(4).ok_or(JsonError::Escape)?;
+    if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(JsonError::Escape);
+    }
+    u16::from_str_radix(digits, 16).map(|unit| (unit, after)).map_err(|_| JsonError::Escape)
 }
 
 /// Whether `text` is a JSON number.
@@ -263,7 +327,7 @@ fn normalize_value(cursor: &mut Cursor<'_>, out: &mut String, depth: usize, limi
     let depth = depth.checked_sub(1).ok_or(JsonError::Depth)?;
     let (open, close) = match cursor.peek()? {
         b'"' => {
-            push_quoted(out, cursor.raw_string()?);
+            push_quoted(out, cursor.string()?.raw);
             return Ok(());
         }
         b'{' => ('{', '}'),
@@ -273,7 +337,7 @@ fn normalize_value(cursor: &mut Cursor<'_>, out: &mut String, depth: usize, limi
             return Ok(());
         }
     };
-    cursor.advance(1)?;
+    cursor.advance(1);
     out.push(open);
     let mut entries = 0_usize;
     while cursor.next_member(entries == 0, if open == '{' { b'}' } else { b']' })? {
@@ -297,7 +361,7 @@ fn normalize_value(cursor: &mut Cursor<'_>, out: &mut String, depth: usize, limi
 
 fn normalize_key(cursor: &mut Cursor<'_>, out: &mut String, depth: usize, limits: &BodyLimits) -> Result<()> {
     match cursor.peek()? {
-        b'"' => push_quoted(out, cursor.raw_string()?),
+        b'"' => push_quoted(out, cursor.string()?.raw),
         b'{' => {
             let mut key = String::from(OBJECT_KEY);
             normalize_value(cursor, &mut key, depth, limits)?;
@@ -338,12 +402,10 @@ pub(crate) fn write_string(out: &mut impl Sink, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.put(b"\"");
     let mut rest = text.as_bytes();
-    while let Some(place) = rest.iter().position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\')) {
-        let (plain, special) = rest.split_at_checked(place).unwrap_or((rest, &[]));
+    loop {
+        let (plain, special) = rest.split_at_checked(unescaped_prefix(rest)).unwrap_or((rest, &[]));
         out.put(plain);
-        let Some((byte, after)) = special.split_first() else {
-            break;
-        };
+        let Some((byte, after)) = special.split_first() else { break };
         match byte {
             b'"' => out.put(b"\\\""),
             b'\\' => out.put(b"\\\\"),
@@ -357,6 +419,5 @@ pub(crate) fn write_string(out: &mut impl Sink, text: &str) {
         }
         rest = after;
     }
-    out.put(rest);
     out.put(b"\"");
 }

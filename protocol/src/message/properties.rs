@@ -123,15 +123,28 @@ impl<'a> Properties<'a> {
     }
 }
 
+/// What stands between the ends of values.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    text.split(VALUE_END)
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        match memchr::memchr(VALUE_END as u8, text.as_bytes()) {
+            Some(end) => {
+                rest = text.get(end.saturating_add(1)..);
+                text.get(..end)
+            }
+            None => rest.take(),
+        }
+    })
 }
 
 fn parse_piece(piece: &str) -> Option<(&str, &str)> {
     if piece.len() < PIECE_BYTES_MIN {
         return None;
     }
-    piece.split_once(NAME_END).filter(|(_, value)| !value.is_empty())
+    let end = memchr::memchr(NAME_END as u8, piece.as_bytes())?;
+    let (name, value) = (piece.get(..end)?, piece.get(end.saturating_add(1)..)?);
+    (!value.is_empty()).then_some((name, value))
 }
 
 /// Why a property cannot be set.
