@@ -14,51 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use protocol::body::{ConsumeFromWhere, ConsumeType, MessageModel};
 use protocol::{GroupName, TopicName};
 use serde::{Deserialize, Serialize};
 
 use crate::processor::filter::TagFilter;
-
-/// How consumers of a group get their messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ConsumeType {
-    /// The application pulls.
-    Actively,
-    /// The client library pulls and pushes to a listener.
-    Passively,
-    /// The broker shares out messages.
-    Pop,
-}
-
-impl ConsumeType {
-    /// The name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Actively => "CONSUME_ACTIVELY",
-            Self::Passively => "CONSUME_PASSIVELY",
-            Self::Pop => "CONSUME_POP",
-        }
-    }
-}
-
-/// Whether members of a group share the messages or each get all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MessageModel {
-    /// Each member gets all messages.
-    Broadcasting,
-    /// Members share the messages.
-    Clustering,
-}
-
-impl MessageModel {
-    /// The name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Broadcasting => "BROADCASTING",
-            Self::Clustering => "CLUSTERING",
-        }
-    }
-}
 
 /// One topic a consumer group reads, and what of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +44,8 @@ pub struct ConsumerBeat {
     pub consume_type: ConsumeType,
     /// Shared or broadcast.
     pub message_model: MessageModel,
-    /// Where a new group starts, as the client's enum spells it.
-    pub consume_from_where: String,
+    /// Where a new group starts.
+    pub consume_from_where: ConsumeFromWhere,
     /// All topics it reads; topics missing here are no longer read.
     pub subscriptions: Vec<Subscription>,
 }
@@ -181,7 +141,7 @@ pub struct ConsumerGroupView<C> {
     /// Shared or broadcast.
     pub message_model: MessageModel,
     /// Where a new group starts.
-    pub consume_from_where: String,
+    pub consume_from_where: ConsumeFromWhere,
 }
 
 /// The answer to "who is in this group?".
@@ -230,7 +190,7 @@ struct ConsumerGroup<C> {
     subscriptions: BTreeMap<TopicName, Arc<Subscription>>,
     consume_type: ConsumeType,
     message_model: MessageModel,
-    consume_from_where: String,
+    consume_from_where: ConsumeFromWhere,
 }
 
 #[derive(Debug)]
@@ -430,7 +390,7 @@ impl<C: Clone> ClientTable<C> {
             subscriptions: consumers.subscriptions.values().cloned().collect(),
             consume_type: consumers.consume_type,
             message_model: consumers.message_model,
-            consume_from_where: consumers.consume_from_where.clone(),
+            consume_from_where: consumers.consume_from_where,
         })
     }
 
@@ -510,7 +470,7 @@ impl<C: Clone> ClientTable<C> {
                     group: group.as_str().to_owned(),
                     consume_type: consumers.consume_type,
                     message_model: consumers.message_model,
-                    consume_from_where: consumers.consume_from_where.clone(),
+                    consume_from_where: consumers.consume_from_where,
                     subscriptions: consumers
                         .subscriptions
                         .values()
@@ -559,7 +519,7 @@ impl<C: Clone> ClientTable<C> {
                     group: group.clone(),
                     consume_type: copied.consume_type,
                     message_model: copied.message_model,
-                    consume_from_where: copied.consume_from_where.clone(),
+                    consume_from_where: copied.consume_from_where,
                     subscriptions: subscriptions.clone(),
                 };
                 let client_id = member.client_id.clone();
@@ -698,7 +658,7 @@ impl<C: Clone> Inner<C> {
             subscriptions: BTreeMap::new(),
             consume_type: beat.consume_type,
             message_model: beat.message_model,
-            consume_from_where: String::new(),
+            consume_from_where: beat.consume_from_where,
         });
         consumers.consume_type = beat.consume_type;
         consumers.message_model = beat.message_model;
@@ -769,7 +729,7 @@ struct ConsumerGroupCopy {
     group: String,
     consume_type: ConsumeType,
     message_model: MessageModel,
-    consume_from_where: String,
+    consume_from_where: ConsumeFromWhere,
     subscriptions: Vec<SubscriptionCopy>,
     members: Vec<ClientCopy>,
 }

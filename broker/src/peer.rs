@@ -312,6 +312,13 @@ impl PeerHub {
         self.0.listener_tasks.wait().await;
     }
 
+    /// Closes listener and connections at once, as the end of the process does.
+    #[cfg(test)]
+    pub(crate) fn shutdown_now(&self) {
+        self.0.cancel_listener.cancel();
+        self.0.cancel.cancel();
+    }
+
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.0
     }

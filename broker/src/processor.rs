@@ -1,4 +1,466 @@
 //! What the broker answers: every request of clients and tools to one broker group.
+//!
+//! A [`Group`] is one replica of a broker group as its clients see it. [`GroupHandler`] takes each request off a
+//! connection and hands it to its family, by the request code:
+//!
+//! | Family | Requests | Served by |
+//! | --- | --- | --- |
+//! | [`send`] | 10 310 320 | the leader; encoded, handed to the sequencer, answered when applied |
+//! | `send_back` | 36 | the leader |
+//! | [`pull`] | 11 361 | any replica within what it has applied; the leader beyond |
+//! | `offset` | 14 15 29 30 31 32 | the leader, behind a read index |
+//! | `lock` | 41 42 | the leader, through the log |
+//! | `client` | 34 35 38 46 203 204 328, relays 221 223 307 309 | any replica, from heartbeats |
+//! | `query` | 12 33 321 | any replica, from what it has applied |
+//! | `admin_topic`, `admin_group` | 17 18 200 207 215 222 225 314 | the leader, through the log |
+//! | `admin_topic`, `admin_group`, `consume_stats`, `runtime` | what tools read | any replica |
+//!
+//! What only the leader may answer goes through [`forward`](crate::forward): another replica passes it on, or holds it
+//! while nobody leads. Nothing here blocks the task that reads a connection.
 
-pub mod filter;
-pub mod stats;
+mod admin_group;
+mod admin_topic;
+pub(crate) mod answer;
+mod client;
+mod consume_stats;
+pub(crate) mod filter;
+mod lock;
+mod offset;
+mod offset_buffer;
+mod pull;
+mod query;
+mod runtime;
+mod send;
+mod send_back;
+mod stats;
+mod tasks;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use protocol::message::{UniqueKeyParts, unique_key};
+use protocol::{GroupName, RemotingCommand, RequestCode, TopicName};
+use remoting::{Connection, Handler, Responder};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::answer::unsupported;
+use self::offset_buffer::OffsetBuffer;
+use self::pull::HeldPull;
+use self::stats::Stats;
+use crate::client_table::{ClientTable, Now, TableLimits};
+use crate::forward::{Patience, Place, Source};
+use crate::peer::{CopyHandler, ForwardHandler, ForwardReply, PeerHub};
+use crate::pull_hold::{HoldLimits, PullHold};
+use crate::raft::GroupRaft;
+use crate::sequencer::Sequencer;
+use crate::state_machine::{StateMachine, StateReader};
+use crate::store::{ArrivalListener, MessageStore};
+
+pub use self::filter::TagFilter;
+
+/// What an operator sets about one group.
+#[derive(Debug, Clone)]
+pub struct GroupSettings {
+    /// The cluster's name.
+    pub cluster_name: String,
+    /// The group's name: RocketMQ's broker name.
+    pub broker_name: String,
+    /// Identity of this replica in the group.
+    pub node_id: u64,
+    /// Where clients reach this replica: in routes, and as the store host of messages it accepts.
+    pub client_addr: SocketAddr,
+    /// Whether the first send to an unknown topic creates it.
+    pub auto_create_topics: bool,
+    /// Whether the first heartbeat of an unknown group creates it.
+    pub auto_create_groups: bool,
+    /// Most queues of a topic created by a send.
+    pub auto_create_queues: u32,
+    /// Largest body of a message or batch.
+    pub message_bytes_max: usize,
+}
+
+/// Tells the name servers about topics without waiting for the next round.
+pub trait Registrar: Send + Sync + 'static {
+    /// Registers what this node leads with every name server; resolves when all have answered or failed.
+    fn topics_changed(&self) -> BoxFuture<'static, ()>;
+}
+
+/// How full the disk is that holds the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// What is left of it.
+    pub free_bytes: u64,
+}
+
+/// Looks how full the disk is; `None` when that cannot be said.
+pub type DiskProbe = Arc<dyn Fn() -> Option<DiskSpace> + Send + Sync>;
+
+/// Everything a group is made of.
+pub struct GroupParts {
+    /// What an operator set.
+    pub settings: GroupSettings,
+    /// The replicated state.
+    pub state: StateReader,
+    /// The stored messages.
+    pub store: MessageStore,
+    /// The Raft replica.
+    pub raft: GroupRaft<StateMachine>,
+    /// Where messages enter the log.
+    pub sequencer: Sequencer,
+    /// The same holds that the message store wakes.
+    pub holds: Holds,
+    /// The way to other replicas.
+    pub peers: PeerHub,
+    /// The way to the name servers.
+    pub registrar: Arc<dyn Registrar>,
+    /// How full the disk is.
+    pub disk: DiskProbe,
+}
+
+/// The parked pulls of a group. Made before the message store, which wakes them.
+#[derive(Clone)]
+pub struct Holds(pub(crate) Arc<PullHold<HeldPull>>);
+
+impl Holds {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(PullHold::new(HoldLimits::default())))
+    }
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ArrivalListener for Holds {
+    fn arrived(&self, topic: &TopicName, queue_id: u32, max_offset: u64, tags_code: i64) {
+        self.0.arrived(topic, queue_id, max_offset, tags_code);
+    }
+}
+
+/// One replica of a broker group, as its clients see it. Cheap to clone.
+#[derive(Clone)]
+pub struct Group(pub(crate) Arc<Shared>);
+
+/// What all clones of a [`Group`] share.
+pub(crate) struct Shared {
+    pub(crate) settings: GroupSettings,
+    pub(crate) state: StateReader,
+    pub(crate) store: MessageStore,
+    pub(crate) raft: GroupRaft<StateMachine>,
+    pub(crate) sequencer: Sequencer,
+    pub(crate) holds: Arc<PullHold<HeldPull>>,
+    pub(crate) peers: PeerHub,
+    pub(crate) registrar: Arc<dyn Registrar>,
+    pub(crate) disk: DiskProbe,
+    pub(crate) clients: ClientTable<Connection>,
+    pub(crate) offsets: OffsetBuffer,
+    pub(crate) stats: Stats,
+    /// Where leader's work is done now.
+    pub(crate) place: watch::Sender<Place>,
+    /// Groups whose creation is under way.
+    pub(crate) creating: Mutex<std::collections::HashSet<GroupName>>,
+    /// The latest store time given out: messages of one leader never go back in time.
+    last_store_ms: AtomicI64,
+    next_queue: AtomicU32,
+    key_instance: u32,
+    key_counter: AtomicU16,
+    pub(crate) boot_ms: i64,
+    /// Ends the tasks of the group.
+    pub(crate) stop: CancellationToken,
+    /// Every task that works for the group.
+    pub(crate) tasks: TaskTracker,
+    /// Held while one entry with offsets is on its way.
+    pub(crate) flushing: tokio::sync::Mutex<()>,
+}
+
+/// How long a request for a changed topic waits for the name servers to know it.
+const REGISTRATION_WAIT: Duration = Duration::from_secs(1);
+
+impl Group {
+    /// Starts the tasks of a group: it follows its role, wakes held pulls, expires clients and flushes offsets.
+    ///
+    /// Must be called within a tokio runtime. [`Group::shutdown`] ends what this starts.
+    #[must_use]
+    pub fn start(parts: GroupParts) -> Self {
+        let now = now();
+        let (place, _) = watch::channel(Place::Nowhere);
+        let shared = Shared {
+            settings: parts.settings,
+            state: parts.state,
+            store: parts.store,
+            raft: parts.raft,
+            sequencer: parts.sequencer,
+            holds: parts.holds.0,
+            peers: parts.peers,
+            registrar: parts.registrar,
+            disk: parts.disk,
+            clients: ClientTable::new(TableLimits::default(), now.instant),
+            offsets: OffsetBuffer::default(),
+            stats: Stats::new(now.instant),
+            place,
+            creating: Mutex::default(),
+            last_store_ms: AtomicI64::new(0),
+            next_queue: AtomicU32::new(rand::random()),
+            key_instance: rand::random(),
+            key_counter: AtomicU16::new(0),
+            boot_ms: now.wall_ms,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            flushing: tokio::sync::Mutex::new(()),
+        };
+        let group = Self(Arc::new(shared));
+        tasks::spawn_all(&group);
+        group
+    }
+
+    /// The name of the broker group.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.settings.broker_name
+    }
+
+    /// Puts every accepted consumer offset into the log. To be called before leadership is given away.
+    pub async fn flush_offsets(&self) {
+        self.flush_all_offsets().await;
+    }
+
+    /// How many producers and consumers are connected, counted once in each of their groups.
+    #[must_use]
+    pub fn client_counts(&self) -> (usize, usize) {
+        self.0.clients.counts()
+    }
+
+    /// How many pulls are held.
+    #[must_use]
+    pub fn held_pulls(&self) -> usize {
+        self.0.holds.len()
+    }
+
+    /// Messages and bytes put here since the start.
+    #[must_use]
+    pub fn put_totals(&self) -> (u64, u64) {
+        (self.0.stats.put.total(), self.0.stats.put_bytes.total())
+    }
+
+    /// Messages given to consumers since the start.
+    #[must_use]
+    pub fn got_total(&self) -> u64 {
+        self.0.stats.got.total()
+    }
+
+    /// Answers what is held and ends the tasks of the group.
+    pub async fn shutdown(&self) {
+        self.0.stop.cancel();
+        for held in self.0.holds.release_all() {
+            self.resume_pull(held);
+        }
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// Serves one request, which a client sent or a replica passed on.
+    pub(crate) fn serve(&self, request: RemotingCommand, responder: Responder, source: Source) {
+        match request.request_code() {
+            RequestCode::SEND_MESSAGE | RequestCode::SEND_MESSAGE_V2 | RequestCode::SEND_BATCH_MESSAGE => {
+                self.serve_send(request, responder, source);
+            }
+            RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.serve_pull(request, responder, source),
+            RequestCode::UPDATE_CONSUMER_OFFSET => self.serve_offset_update(request, responder, source),
+            code => {
+                if let Some(patience) = Patience::of(code, request.language) {
+                    self.serve_at_leader(request, responder, source, patience);
+                } else {
+                    self.serve_here(request, responder);
+                }
+            }
+        }
+    }
+
+    /// Serves what every replica answers by itself.
+    fn serve_here(&self, request: RemotingCommand, responder: Responder) {
+        if Self::is_relayed(request.request_code()) {
+            let group = self.clone();
+            self.0.tasks.spawn(async move {
+                let outcome = group.relay(&request).await;
+                group.reply(&request, responder, outcome);
+            });
+            return;
+        }
+        let outcome = match request.request_code() {
+            RequestCode::HEART_BEAT => self.heartbeat(&request, &responder),
+            RequestCode::UNREGISTER_CLIENT => self.unregister_client(&request),
+            RequestCode::GET_CONSUMER_LIST_BY_GROUP => self.consumer_list(&request),
+            RequestCode::CHECK_CLIENT_CONFIG => self.check_client_config(&request),
+            RequestCode::GET_CONSUMER_CONNECTION_LIST => self.consumer_connections(&request),
+            RequestCode::GET_PRODUCER_CONNECTION_LIST => self.producer_connections(&request),
+            RequestCode::GET_ALL_PRODUCER_INFO => self.all_producers(&request),
+            RequestCode::VIEW_MESSAGE_BY_ID => self.view_message(&request),
+            RequestCode::QUERY_MESSAGE => self.query_message(&request),
+            RequestCode::QUERY_CONSUME_QUEUE => self.query_consume_queue(&request),
+            RequestCode::GET_ALL_TOPIC_CONFIG => self.all_topics(&request),
+            RequestCode::GET_TOPIC_CONFIG => self.one_topic(&request),
+            RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => self.system_topics(&request),
+            RequestCode::GET_TOPIC_STATS_INFO => self.topic_stats(&request),
+            RequestCode::GET_ALL_SUBSCRIPTIONGROUP_CONFIG => self.all_groups(&request),
+            RequestCode::GET_SUBSCRIPTIONGROUP_CONFIG => self.one_group(&request),
+            RequestCode::QUERY_TOPIC_CONSUME_BY_WHO => self.readers_of_topic(&request),
+            RequestCode::QUERY_TOPICS_BY_CONSUMER => self.topics_of_group(&request),
+            RequestCode::QUERY_SUBSCRIPTION_BY_CONSUMER => self.subscription_of_group(&request),
+            RequestCode::GET_ALL_CONSUMER_OFFSET => self.all_consumer_offsets(&request),
+            RequestCode::GET_ALL_DELAY_OFFSET => self.all_delay_offsets(&request),
+            RequestCode::GET_ALL_MESSAGE_REQUEST_MODE => self.all_request_modes(&request),
+            RequestCode::GET_CONSUME_STATS => self.consume_stats(&request),
+            RequestCode::GET_BROKER_CONSUME_STATS => self.all_consume_stats(&request),
+            RequestCode::QUERY_CONSUME_TIME_SPAN => self.consume_time_span(&request),
+            RequestCode::QUERY_CORRECTION_OFFSET => self.correction_offsets(&request),
+            RequestCode::GET_BROKER_RUNTIME_INFO => self.runtime_info(&request),
+            RequestCode::GET_BROKER_CONFIG => self.broker_config(&request),
+            RequestCode::UPDATE_BROKER_CONFIG => self.refuse_config_update(),
+            RequestCode::VIEW_BROKER_STATS_DATA => self.view_stats(&request),
+            RequestCode::CLEAN_EXPIRED_CONSUMEQUEUE
+            | RequestCode::CLEAN_UNUSED_TOPIC
+            | RequestCode::DELETE_EXPIRED_COMMITLOG => Ok(answer::success(&request)),
+            _ => Ok(unsupported(&request)),
+        };
+        self.reply(&request, responder, outcome);
+    }
+
+    /// Does on the leader what only the leader may do.
+    pub(crate) async fn perform(&self, request: &RemotingCommand, origin: SocketAddr) -> answer::Outcome {
+        match request.request_code() {
+            RequestCode::SEND_MESSAGE | RequestCode::SEND_MESSAGE_V2 | RequestCode::SEND_BATCH_MESSAGE => {
+                self.send_patiently(request, origin).await
+            }
+            RequestCode::CONSUMER_SEND_MSG_BACK => self.send_back(request).await,
+            RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.pull_for_certain(request).await,
+            RequestCode::QUERY_CONSUMER_OFFSET => self.query_consumer_offset(request).await,
+            RequestCode::UPDATE_CONSUMER_OFFSET => self.update_consumer_offset(request).await,
+            RequestCode::SEARCH_OFFSET_BY_TIMESTAMP => self.search_offset(request).await,
+            RequestCode::GET_MAX_OFFSET => self.max_offset(request).await,
+            RequestCode::GET_MIN_OFFSET => self.min_offset(request).await,
+            RequestCode::GET_EARLIEST_MSG_STORETIME => self.earliest_store_time(request).await,
+            RequestCode::LOCK_BATCH_MQ => self.lock_queues(request).await,
+            RequestCode::UNLOCK_BATCH_MQ => self.unlock_queues(request).await,
+            RequestCode::UPDATE_AND_CREATE_TOPIC => self.put_topic(request).await,
+            RequestCode::UPDATE_AND_CREATE_TOPIC_LIST => self.put_topics(request).await,
+            RequestCode::DELETE_TOPIC_IN_BROKER => self.delete_topic(request).await,
+            RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => self.put_group(request).await,
+            RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST => self.put_groups(request).await,
+            RequestCode::DELETE_SUBSCRIPTIONGROUP => self.delete_group(request).await,
+            RequestCode::INVOKE_BROKER_TO_RESET_OFFSET => self.reset_offset(request).await,
+            RequestCode::CLONE_GROUP_OFFSET => self.clone_offsets(request).await,
+            _ => Ok(unsupported(request)),
+        }
+    }
+
+    /// Answers a request with what became of it.
+    pub(crate) fn reply(&self, request: &RemotingCommand, responder: Responder, outcome: answer::Outcome) {
+        match self.answer_of(request, outcome) {
+            Some(answer) => responder.send(answer),
+            None => responder.forget(),
+        }
+    }
+
+    /// The answer that an outcome amounts to; none when silence is the better answer.
+    pub(crate) fn answer_of(&self, request: &RemotingCommand, outcome: answer::Outcome) -> Option<RemotingCommand> {
+        use answer::Failure;
+        match outcome {
+            Ok(answer) => Some(answer),
+            Err(Failure::Refused(code, remark)) => Some(answer::refusal(request, code, remark)),
+            Err(Failure::NotLeading(reason)) => Some(answer::not_proposed(request, &reason)),
+            Err(Failure::Unknown(reason)) => Some(answer::unknown_outcome(request, &reason)),
+            Err(Failure::Silence) => None,
+        }
+    }
+
+    /// The leader's time for a message or command: wall time that never goes back while this process lives.
+    pub(crate) fn stamp_ms(&self) -> i64 {
+        let now_ms = now().wall_ms;
+        self.0.last_store_ms.fetch_max(now_ms, Ordering::Relaxed).max(now_ms)
+    }
+
+    /// One of `queues` queues, in turn.
+    pub(crate) fn next_queue(&self, queues: u32) -> u32 {
+        self.0.next_queue.fetch_add(1, Ordering::Relaxed) % queues.max(1)
+    }
+
+    /// A message id in the clients' form, for a message that came without one.
+    pub(crate) fn new_unique_key(&self, now_ms: i64) -> String {
+        const MONTH_MS: i64 = 31 * 24 * 3_600 * 1_000;
+        unique_key(&UniqueKeyParts {
+            address: match self.0.settings.client_addr.ip() {
+                IpAddr::V6(address) => address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
+                address => address,
+            },
+            process: (std::process::id() & 0xffff) as u16,
+            instance: self.0.key_instance,
+            month_millis: u32::try_from(now_ms.rem_euclid(MONTH_MS)).unwrap_or(0),
+            counter: self.0.key_counter.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// Waits until the name servers know the topics of this node, or for a second.
+    pub(crate) async fn wait_for_registration(&self) {
+        let _ = tokio::time::timeout(REGISTRATION_WAIT, self.0.registrar.topics_changed()).await;
+    }
+
+    /// Tells the name servers about the topics of this node, and waits for nothing.
+    pub(crate) fn register_topics(&self) {
+        self.0.tasks.spawn(self.0.registrar.topics_changed());
+    }
+}
+
+/// Hands the requests of client connections to a group.
+#[derive(Clone)]
+pub struct GroupHandler(Group);
+
+impl GroupHandler {
+    /// For the connections of `group`'s client port.
+    #[must_use]
+    pub fn new(group: Group) -> Self {
+        Self(group)
+    }
+}
+
+impl Handler for GroupHandler {
+    fn handle(&self, request: RemotingCommand, responder: Responder) {
+        self.0.serve(request, responder, Source::Client);
+    }
+
+    fn closed(&self, connection: &Connection) {
+        self.0.connection_closed(connection);
+    }
+}
+
+impl ForwardHandler for GroupHandler {
+    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, reply: ForwardReply) {
+        let responder = Responder::detached(&request, origin, move |answer| reply.send(&answer));
+        self.0.serve(request, responder, Source::Replica);
+    }
+}
+
+impl CopyHandler for GroupHandler {
+    fn copy(&self, _request: Bytes) -> BoxFuture<'static, Bytes> {
+        let copy = self.0.export_clients();
+        Box::pin(std::future::ready(copy))
+    }
+}
+
+/// The time on both clocks.
+pub(crate) fn now() -> Now {
+    let wall_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    Now { instant: tokio::time::Instant::now().into_std(), wall_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX) }
+}

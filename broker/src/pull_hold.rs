@@ -49,9 +49,9 @@ pub struct Wait {
     /// The queue's topic.
     pub topic: TopicName,
     /// The queue's number.
-    pub queue_id: i32,
+    pub queue_id: u32,
     /// The queue offset wanted; a message below it wakes nobody.
-    pub queue_offset: i64,
+    pub queue_offset: u64,
     /// The tags wanted.
     pub filter: TagFilter,
     /// When the wait ends at the latest.
@@ -68,7 +68,7 @@ struct Parked<T> {
 struct Inner<T> {
     next_id: u64,
     parked: HashMap<HoldId, Parked<T>>,
-    by_queue: HashMap<TopicName, HashMap<i32, Vec<HoldId>>>,
+    by_queue: HashMap<TopicName, HashMap<u32, Vec<HoldId>>>,
     by_deadline: BTreeSet<(Instant, HoldId)>,
     by_connection: HashMap<u64, Vec<HoldId>>,
     woken: Vec<T>,
@@ -145,7 +145,7 @@ impl<T> PullHold<T> {
     }
 
     /// Wakes the requests that wait for a message like this one: in this queue, below `max_offset`, with this tag hash.
-    pub fn arrived(&self, topic: &TopicName, queue_id: i32, max_offset: i64, tags_code: i64) {
+    pub fn arrived(&self, topic: &TopicName, queue_id: u32, max_offset: u64, tags_code: i64) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let Some(waiting) = inner.by_queue.get(topic).and_then(|queues| queues.get(&queue_id)) else {
@@ -154,9 +154,10 @@ impl<T> PullHold<T> {
         let ready: Vec<HoldId> = waiting
             .iter()
             .filter(|id| {
-                inner.parked.get(id).is_some_and(|parked| {
-                    parked.wait.queue_offset < max_offset && parked.wait.filter.passes(tags_code)
-                })
+                inner
+                    .parked
+                    .get(id)
+                    .is_some_and(|parked| parked.wait.queue_offset < max_offset && parked.wait.filter.passes(tags_code))
             })
             .copied()
             .collect();
@@ -173,7 +174,7 @@ impl<T> PullHold<T> {
     }
 
     /// Wakes every request of one queue, whatever it waits for: its topic was deleted, or its offset was reset.
-    pub fn disturb(&self, topic: &TopicName, queue_id: Option<i32>) {
+    pub fn disturb(&self, topic: &TopicName, queue_id: Option<u32>) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let Some(queues) = inner.by_queue.get(topic) else { return };
@@ -306,7 +307,7 @@ mod tests {
             Self { hold: PullHold::new(limits), start: Instant::now() }
         }
 
-        fn wait(&self, queue_id: i32, queue_offset: i64, tags: &str, millis: u64, connection: u64) -> Wait {
+        fn wait(&self, queue_id: u32, queue_offset: u64, tags: &str, millis: u64, connection: u64) -> Wait {
             Wait {
                 topic: topic("T"),
                 queue_id,

@@ -48,7 +48,7 @@ pub use self::type_config::{Done, RaftLogId, RaftVote, SnapshotData, TypeConfig}
 use self::watch::Watcher;
 use crate::peer::service::GroupService;
 use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
-use crate::state_machine::ApplyReply;
+use crate::state_machine::{ApplyReply, Command, StateMachine};
 
 /// Raft's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct GroupMetrics {
 /// A replica of a broker group. Cheap to clone.
 ///
 /// `SM` is the state machine; everything but tests uses the broker's own.
-pub struct GroupRaft<SM>(Arc<Inner<SM>>)
+pub struct GroupRaft<SM = StateMachine>(Arc<Inner<SM>>)
 where
     SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>;
 
@@ -262,6 +262,14 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             Ok(Err(_)) => Err(ProposeError::unknown("the proposal was dropped")),
             Err(_) => Err(ProposeError::unknown("not applied in time")),
         }
+    }
+
+    /// Proposes a command, see [`GroupRaft::propose`].
+    ///
+    /// # Errors
+    /// [`ProposeError`] says whether the command may still be applied.
+    pub async fn propose_command(&self, command: &Command) -> Result<(ApplyReply, LogId), ProposeError> {
+        self.propose(command.encode()).await
     }
 
     /// Hands one entry to Raft; `done` is called once, when it is applied or its fate is known. With `term` it is
@@ -494,3 +502,6 @@ fn config(options: &GroupRaftOptions) -> Result<Config, AdminError> {
     };
     config.validate().map_err(|error| AdminError::Refused(error.to_string()))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -8,9 +8,15 @@
 pub mod durable;
 mod entry;
 mod error;
+mod hard_state;
+mod identity;
 mod ids;
+mod log_index;
 mod log_storage;
+mod mapped_file;
 mod options;
+mod preparer;
+mod progress;
 #[warn(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
@@ -18,8 +24,13 @@ mod options;
     clippy::cast_sign_loss
 )]
 mod record;
+mod recovery;
+mod region;
 mod segment;
+mod segmented_log;
+mod slots;
 mod view;
+mod writer;
 
 pub use entry::{Body, BodyKind, LogEntry, Member, Membership, Payload, RECORD_HEADER_BYTES};
 pub use error::{Error, Result};

@@ -1,20 +1,31 @@
 //! The openraft adapter. Thin: what it promises is kept by the writer.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use futures::Stream;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::vote::leader_id_std::LeaderId;
 use openraft::{OptionalSend, RaftLogReader, RaftTypeConfig};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
-use crate::entry::{Body, LogEntry, Member, Payload};
+use crate::durable;
+use crate::entry::{Body, BodyKind, LogEntry, Member, Payload};
 use crate::error::{Error, Result};
-use crate::ids::{LogId, RaftLogId};
+use crate::identity::{self, Evidence};
+use crate::ids::{LogId, LogIndex, RaftLogId};
 use crate::options::Options;
-use crate::view::{LogView, StopClass, Vote};
+use crate::progress::Purged;
+use crate::recovery;
+use crate::region::{Directory, Files};
+use crate::segmented_log::Log;
+use crate::view::{LogView, Shared, StopClass, Vote};
+use crate::writer::{self, Op, Queue, Reply, Write};
 
 /// The type configurations this store serves.
 pub trait StoreConfig:
@@ -84,37 +95,162 @@ pub struct Recovered {
 /// # Errors
 /// A refusal that names what was found and what to do. Nothing has been changed then.
 pub fn open<C: StoreConfig>(options: Options) -> Result<Opened<C>> {
-    let (options, _layout) = options.check()?;
-    Err(Error::NoStore { dir: options.dir })
+    let dir = options.dir.clone();
+    if options.create {
+        durable::create_directory(&dir)?;
+    } else if !dir.is_dir() {
+        return Err(Error::NoStore { dir });
+    }
+    let lock = identity::lock(&dir)?;
+    if !options.allow_unproven_fs {
+        identity::check_file_system(&dir)?;
+    }
+    let evidence = identity::evidence(&dir)?;
+    open_locked(options, Arc::new(Directory::new(dir)), evidence, Some(lock))
+}
+
+/// Opens a store on the disk behind `files`.
+pub(crate) fn open_locked<C: StoreConfig>(
+    options: Options,
+    files: Arc<dyn Files>,
+    evidence: Evidence,
+    lock: Option<std::fs::File>,
+) -> Result<Opened<C>> {
+    let (options, layout) = options.check()?;
+    let found = recovery::recover(options, layout, files, evidence)?;
+    let recovered = {
+        let state = found.log.state();
+        Recovered {
+            stop: found.stop,
+            last: state.last,
+            committed: state.committed,
+            purged: state.purged,
+            vote: found.vote,
+            store_uuid: found.store_uuid,
+            start_counter: found.start_counter,
+            report: found.report,
+        }
+    };
+    let queue = Arc::new(Queue::default());
+    let threads = writer::spawn(Arc::clone(&found.log), Arc::clone(&queue), found.start)?;
+    let shared = Arc::new(Shared { log: found.log, queue, threads: Mutex::new(Some(threads)), _lock: lock });
+    let storage = LogStorage { shared: Arc::clone(&shared), _config: PhantomData };
+    Ok(Opened { storage, view: LogView { shared }, recovered })
 }
 
 /// openraft's log storage.
 pub struct LogStorage<C> {
+    shared: Arc<Shared>,
     _config: PhantomData<fn() -> C>,
 }
 
 /// openraft's log reader. Each overlaps everything else.
 pub struct LogReader<C> {
+    shared: Arc<Shared>,
     _config: PhantomData<fn() -> C>,
+}
+
+/// A half-open range of indexes.
+fn bounds(range: &impl RangeBounds<u64>) -> (LogIndex, LogIndex) {
+    let from = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => index.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let until = match range.end_bound() {
+        Bound::Included(index) => index.saturating_add(1),
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    (LogIndex::new(from), LogIndex::new(until))
+}
+
+/// Runs a read where it may wait for a disk.
+async fn read<T: Send + 'static>(
+    log: &Arc<Log>,
+    from: LogIndex,
+    read: impl FnOnce(&Log) -> Result<T> + Send + 'static,
+) -> io::Result<T> {
+    if !log.is_cold(from) {
+        return Ok(read(log)?);
+    }
+    let log = Arc::clone(log);
+    Ok(tokio::task::spawn_blocking(move || read(&log)).await.map_err(io::Error::other)??)
 }
 
 impl<C: StoreConfig> RaftLogReader<C> for LogReader<C> {
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
-        _range: RB,
+        range: RB,
     ) -> io::Result<Vec<LogEntry>> {
-        Err(Error::Closed.into())
+        let (from, until) = bounds(&range);
+        read(&self.shared.log, from, move |log| log.read_all(from, until)).await
     }
 
-    async fn entries_stream<RB>(&mut self, _range: RB) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<LogEntry>> {
+        let (from, until) = bounds(&(start..end));
+        read(&self.shared.log, from, move |log| log.read_some(from, until, log.options.read_bytes_max)).await
+    }
+
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        futures::stream::empty()
+        let (from, until) = bounds(&range);
+        let log = Arc::clone(&self.shared.log);
+        let (next, end) = log.held(from, until);
+        let state = Streaming { log, next, end, read: VecDeque::new() };
+        futures::stream::unfold(state, |mut state| async move { state.next().await.map(|entry| (entry, state)) })
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<C::Vote>> {
-        Err(Error::Closed.into())
+        Ok(self.shared.log.vote().map(to_raft_vote))
+    }
+}
+
+/// A range that is read piece by piece.
+struct Streaming {
+    log: Arc<Log>,
+    next: LogIndex,
+    end: LogIndex,
+    read: VecDeque<LogEntry>,
+}
+
+impl Streaming {
+    async fn next(&mut self) -> Option<io::Result<LogEntry>> {
+        if let Some(entry) = self.read.pop_front() {
+            return Some(Ok(entry));
+        }
+        let (from, until) = (self.next, self.end);
+        if from >= until {
+            return None;
+        }
+        let entries = read(&self.log, from, move |log| log.read_some(from, until, log.options.read_bytes_max)).await;
+        // After an error there is nothing more to say.
+        self.next = self.end;
+        match entries {
+            Err(error) => Some(Err(error)),
+            Ok(entries) => match entries.last() {
+                None => Some(Err(io::Error::other(format!("entry {from} went away while it was read")))),
+                Some(last) => {
+                    self.next = last.log_index().next();
+                    self.read = entries.into();
+                    self.read.pop_front().map(Ok)
+                }
+            },
+        }
+    }
+}
+
+impl<C: StoreConfig> LogStorage<C> {
+    /// Has the writer do something, and waits for it.
+    async fn ask(&self, op: impl FnOnce(Reply) -> Op) -> io::Result<()> {
+        let (answer, answered) = oneshot::channel();
+        let reply = Box::new(move |result| {
+            let _ = answer.send(result);
+        });
+        self.shared.queue.push(op(reply));
+        Ok(answered.await.unwrap_or(Err(Error::Closed))?)
     }
 }
 
@@ -122,30 +258,84 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
     type LogReader = LogReader<C>;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<C>> {
-        Err(Error::Closed.into())
+        let (purged, last) = self.shared.log.purged_and_last();
+        Ok(LogState { last_purged_log_id: purged.map(LogId::to_raft), last_log_id: last.map(LogId::to_raft) })
     }
 
     async fn get_log_reader(&mut self) -> LogReader<C> {
-        LogReader { _config: PhantomData }
+        LogReader { shared: Arc::clone(&self.shared), _config: PhantomData }
     }
 
-    async fn save_vote(&mut self, _vote: &C::Vote) -> io::Result<()> {
-        Err(Error::Closed.into())
+    /// On return the vote is on disk, and so is every entry appended before: openraft takes a saved
+    /// vote as proof of both.
+    async fn save_vote(&mut self, vote: &C::Vote) -> io::Result<()> {
+        let vote = Vote { term: vote.leader_id.term, node_id: vote.leader_id.voted_for, committed: vote.committed };
+        self.ask(|reply| Op::SaveVote(vote, reply)).await
     }
 
-    async fn append<I>(&mut self, _entries: I, _callback: IOFlushed<C>) -> io::Result<()>
+    /// Awaited by Raft's core before every apply, so it only stores a number.
+    async fn save_committed(&mut self, committed: Option<RaftLogId>) -> io::Result<()> {
+        Ok(self.shared.log.commit(committed.as_ref().map(LogId::from_raft))?)
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<RaftLogId>> {
+        let state = self.shared.log.state();
+        // What a purge implies is the state machine's to know: it has applied it.
+        let committed = state.committed.filter(|committed| state.purged.is_none_or(|purged| purged < *committed));
+        Ok(committed.map(LogId::to_raft))
+    }
+
+    /// # Panics
+    /// If the entries would leave a hole in the log.
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<C>) -> io::Result<()>
     where
         I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        Err(Error::Closed.into())
+        let log = &self.shared.log;
+        let mut must_sync = false;
+        let encoded: Vec<_> = entries
+            .into_iter()
+            .map(|entry| {
+                let (kind, payload) = entry.body.encode();
+                must_sync |= kind != BodyKind::Normal || (log.options.must_sync)(&payload);
+                (entry.id(), kind, payload)
+            })
+            .collect();
+        self.shared.queue.room(log.options.queued_bytes_max).await;
+        let records = log.take(encoded)?;
+        let done = Box::new(move |result| callback.io_completed(result));
+        self.shared.queue.push(Op::Write(Write { records, must_sync, done }));
+        Ok(())
     }
 
-    async fn truncate_after(&mut self, _last: Option<RaftLogId>) -> io::Result<()> {
-        Err(Error::Closed.into())
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {
+        let keep = last.map(|last| LogIndex::new(last.index));
+        let (_, end) = self.shared.log.purged_and_last();
+        if end.is_none_or(|end| keep.is_some_and(|keep| keep >= end.index)) {
+            return Ok(());
+        }
+        self.ask(|reply| Op::Truncate(keep, reply)).await
     }
 
-    async fn purge(&mut self, _id: RaftLogId) -> io::Result<()> {
-        Err(Error::Closed.into())
+    /// Readers see it on return. The disk follows: a purge that is lost in a crash only leaves more.
+    async fn purge(&mut self, id: RaftLogId) -> io::Result<()> {
+        let log = &self.shared.log;
+        let id = LogId::from_raft(&id);
+        let (purged, last) = log.purged_and_last();
+        if purged.is_some_and(|purged| purged.index >= id.index) {
+            return Ok(());
+        }
+        if last.is_some_and(|last| last.index >= id.index) {
+            log.hide_through(id);
+            self.shared.queue.push(Op::Purge(id));
+            return Ok(());
+        }
+        let resume = log.resume_point_for(id);
+        self.ask(|reply| Op::Reset(Purged { id, resume, reset: false }, reply)).await
     }
+}
+
+fn to_raft_vote(vote: Vote) -> openraft::Vote<LeaderId<u64, u64>> {
+    openraft::Vote { leader_id: LeaderId { term: vote.term, voted_for: vote.node_id }, committed: vote.committed }
 }

@@ -77,6 +77,9 @@ pub struct Options {
     /// Tells which payloads are synced before they count as done, in asynchronous mode too.
     /// Membership and blank entries always are.
     pub must_sync: fn(&[u8]) -> bool,
+    /// Whether this is the only replica of its group. Nobody can then replace what is lost, so in
+    /// asynchronous mode the log goes on after a crash of the operating system with what is there.
+    pub alone: bool,
     /// Where a note about a failed write goes besides the store's directory, which may be what
     /// failed.
     pub runtime_dir: Option<PathBuf>,
@@ -103,6 +106,7 @@ impl Options {
             preparation: Preparation::Allocate,
             allow_unproven_fs: false,
             must_sync: |_| false,
+            alone: false,
             runtime_dir: None,
         }
     }

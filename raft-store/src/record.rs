@@ -57,6 +57,13 @@ impl Seed {
         hasher.update(&base.get().to_be_bytes());
         Self(hasher.finalize())
     }
+
+    /// Checksum of other parts of the same segment.
+    pub(crate) fn crc(self, bytes: &[u8]) -> u32 {
+        let mut hasher = Hasher::new_with_initial(self.0);
+        hasher.update(bytes);
+        hasher.finalize()
+    }
 }
 
 /// What a record is.
@@ -141,6 +148,12 @@ pub(crate) const fn padded(payload_bytes: u64) -> u64 {
 }
 
 impl Draft<'_> {
+    /// The pad that closes a segment behind the record of `last`.
+    pub(crate) fn pad(position: LogPosition, last: LogId, chain: u32) -> Self {
+        let id = LogId::new(last.term, last.index.next());
+        Self { position, id, kind: Kind::Pad, chain, payload: &[] }
+    }
+
     /// Computes both checksums and lays out the header.
     pub(crate) fn seal(&self, seed: Seed) -> (Header, HeaderBytes) {
         let payload_bytes = u32::try_from(self.payload.len()).expect("a payload fits a segment, which is below 4 GiB");

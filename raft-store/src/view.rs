@@ -1,17 +1,31 @@
 //! The broker's view of the log: reads, watermarks, notices.
 
+use std::fs::File;
+use std::sync::{Arc, mpsc};
+
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::entry::LogEntry;
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
+use crate::segmented_log::Log;
+use crate::writer::{Op, Queue, Threads};
+
+/// What all handles of one store share. The last one to go stops the store, as a kill would.
+pub(crate) struct Shared {
+    pub(crate) log: Arc<Log>,
+    pub(crate) queue: Arc<Queue>,
+    /// Dropped before the lock.
+    pub(crate) threads: Mutex<Option<Threads>>,
+    pub(crate) _lock: Option<File>,
+}
 
 /// A cheap handle for everything but Raft's own access to the log.
 #[derive(Clone)]
 pub struct LogView {
-    health: watch::Receiver<Health>,
-    sealed: watch::Receiver<Option<SealedSegment>>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Where one record lies.
@@ -107,6 +121,10 @@ pub enum StopClass {
 }
 
 impl LogView {
+    fn log(&self) -> &Log {
+        &self.shared.log
+    }
+
     /// Reads `bytes` bytes from `position` on, all of them inside one record's payload.
     ///
     /// Below the committed end of a mapped segment the result is a slice of the mapping; everything
@@ -115,7 +133,7 @@ impl LogView {
     /// # Errors
     /// [`Error::NotStored`] if the log does not hold the range.
     pub fn read(&self, position: LogPosition, bytes: u64) -> Result<Bytes> {
-        Err(Error::NotStored { position, bytes })
+        self.log().read_bytes(position, bytes)
     }
 
     /// The record whose header or payload covers `position`, if the log holds it.
@@ -123,8 +141,15 @@ impl LogView {
     /// # Errors
     /// If a cold segment cannot be read.
     pub fn record_containing(&self, position: LogPosition) -> Result<Option<RecordRange>> {
-        let _ = position;
-        Err(Error::Closed)
+        self.log().locate_position(position)
+    }
+
+    /// Where the record of entry `index` lies, if the log holds it.
+    ///
+    /// # Errors
+    /// If a cold segment cannot be read.
+    pub fn record_of(&self, index: LogIndex) -> Result<Option<RecordRange>> {
+        self.log().locate(index)
     }
 
     /// Where the record of entry `index` starts, if the log holds it.
@@ -132,8 +157,8 @@ impl LogView {
     /// # Errors
     /// If a cold segment cannot be read.
     pub fn start_position_of(&self, index: LogIndex) -> Result<Option<LogPosition>> {
-        let _ = index;
-        Err(Error::Closed)
+        let range = self.log().locate(index)?;
+        Ok(range.map(|range| LogPosition::new(range.payload_start.get() - crate::entry::RECORD_HEADER_BYTES)))
     }
 
     /// Where a log that starts behind entry `index` goes on.
@@ -141,7 +166,7 @@ impl LogView {
     /// # Errors
     /// [`Error::Purged`] if the log does not hold the entry any more.
     pub fn resume_point_after(&self, index: LogIndex) -> Result<ResumePoint> {
-        Err(Error::Purged { index })
+        self.log().resume_point_after(index)
     }
 
     /// Tells where the log goes on behind `last`, before Raft purges up to it.
@@ -150,53 +175,76 @@ impl LogView {
     /// entry goes is known only to the replica that made the snapshot. Called by the state machine
     /// when it installs a snapshot, before it returns.
     pub fn set_resume_point(&self, last: LogId, resume: ResumePoint) {
-        let _ = (last, resume);
+        self.log().set_resume_point(last, resume);
     }
 
     /// The entries from `from` on, up to and including `through`, in order, for replay.
+    ///
+    /// They end early, without an error, where the log ends.
     pub fn entries(&self, from: LogIndex, through: LogIndex) -> LogEntries {
-        LogEntries { view: self.clone(), next: from, through }
+        LogEntries { view: self.clone(), next: from, through, read: Vec::new().into_iter() }
     }
 
     /// Start of the segment that covers `position`.
+    ///
+    /// Two entries are in the same segment exactly if their positions have the same base, so the
+    /// first entry with another base tells that the one before it was the last of its segment.
     pub fn segment_base(&self, position: LogPosition) -> LogPosition {
-        position
+        self.log().layout.segment_base(position)
+    }
+
+    /// The size of a segment.
+    pub fn segment_bytes(&self) -> u64 {
+        self.log().layout.segment_bytes
     }
 
     /// The largest payload one entry may carry.
     pub fn payload_bytes_max(&self) -> u64 {
-        0
+        self.log().options.payload_bytes_max
     }
 
     /// All watermarks of one moment.
     pub fn watermarks(&self) -> Watermarks {
-        Watermarks::default()
+        self.log().watermarks()
     }
 
-    /// The newest sealed segment.
+    /// The saved vote.
+    pub fn vote(&self) -> Option<Vote> {
+        self.log().vote()
+    }
+
+    /// The newest sealed segment. When segments are sealed quickly one may be overwritten unseen.
     pub fn sealed(&self) -> watch::Receiver<Option<SealedSegment>> {
-        self.sealed.clone()
+        self.log().sealed.subscribe()
     }
 
     /// Whether the log still takes appends.
     pub fn health(&self) -> watch::Receiver<Health> {
-        self.health.clone()
+        self.log().health.subscribe()
     }
 
     /// Writes a lower bound of what has been applied, without a sync. A hint for people and for the
     /// next start, nothing rests on it.
     pub fn set_applied_hint(&self, applied: LogId) {
-        let _ = applied;
+        self.log().set_applied(applied);
     }
 
     /// Writes and syncs what is queued, marks the stop as clean and ends the log's threads.
     ///
-    /// Blocks. Call it once Raft is shut down.
+    /// Blocks. Call it once Raft is shut down: what is appended later is refused.
     ///
     /// # Errors
-    /// If the disk refuses; the stop is then not marked as clean.
+    /// If the disk refuses; the stop is then not marked as clean. [`Error::Closed`] if the store was
+    /// closed before.
     pub fn close(&self) -> Result<()> {
-        Err(Error::Closed)
+        let (answer, answered) = mpsc::sync_channel(1);
+        let reply = Box::new(move |result| {
+            let _ = answer.send(result);
+        });
+        self.shared.queue.push(Op::Close(reply));
+        let result = answered.recv().unwrap_or(Err(Error::Closed));
+        drop(self.shared.threads.lock().take());
+        result
     }
 }
 
@@ -205,13 +253,30 @@ pub struct LogEntries {
     view: LogView,
     next: LogIndex,
     through: LogIndex,
+    read: std::vec::IntoIter<LogEntry>,
 }
 
 impl Iterator for LogEntries {
     type Item = Result<LogEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let _ = (&self.view, self.next, self.through);
-        None
+        if let Some(entry) = self.read.next() {
+            return Some(Ok(entry));
+        }
+        if self.next > self.through {
+            return None;
+        }
+        let log = &self.view.shared.log;
+        match log.read_some(self.next, self.through.next(), log.options.read_bytes_max) {
+            Ok(entries) => {
+                self.next = entries.last()?.log_index().next();
+                self.read = entries.into_iter();
+                self.read.next().map(Ok)
+            }
+            Err(error) => {
+                self.next = self.through.next();
+                Some(Err(error))
+            }
+        }
     }
 }

@@ -146,21 +146,21 @@ impl Channel {
         }
     }
 
-    /// Sends `request` on the open connection and calls `done` with the answer, on the task that reads it.
+    /// Sends `request` on the open connection and calls `done` once, with the answer or why there is none.
     ///
-    /// For many requests at a time this is cheaper than [`Self::call`]. A time-out may come up to 100 ms late. `done`
-    /// must not block, and may send again.
-    ///
-    /// # Errors
-    /// [`Error::Closed`] without an open connection, [`Error::OutboundFull`]: nothing was sent and `done` is dropped.
+    /// For many requests at a time this is cheaper than [`Self::call`]: there is no task and no timer for each. `done`
+    /// runs on the task that reads the answer, or here, when nothing could be sent ([`Error::Closed`] without an open
+    /// connection, [`Error::OutboundFull`]). It must not block, and may send again. A time-out may be 100 ms late.
     pub fn call_with(
         &self,
         request: RemotingCommand,
         timeout: Duration,
         done: impl FnOnce(Result<RemotingCommand>) + Send + 'static,
-    ) -> Result<()> {
-        let connection = self.connected().ok_or_else(|| Error::Closed { peer: self.inner.address.clone() })?;
-        connection.call_with(request, timeout, done)
+    ) {
+        match self.connected() {
+            Some(connection) => connection.call_with(request, timeout, Box::new(done)),
+            None => done(Err(Error::Closed { peer: self.inner.address.clone() })),
+        }
     }
 
     /// Queues `request` and wants no answer. Connects first if need be, and waits for room in the queue.

@@ -249,7 +249,7 @@ impl Connection {
         let reads = self.inner.reads.load(Ordering::Relaxed);
         self.wait_for_room(timeout).await?;
         let (sender, receiver) = oneshot::channel();
-        let opaque = self.start(&mut request, Waiter::Task(sender))?;
+        let opaque = self.start(&mut request, Waiter::Task(sender)).map_err(|_| self.closed_error())?;
         let _entry = Entry { connection: self, opaque };
         let left = timeout.saturating_sub(started.elapsed());
         match tokio::time::timeout(left, receiver).await {
@@ -265,22 +265,19 @@ impl Connection {
     /// Sends `request` and calls `done` with the answer, on the connection's read task or wherever it ends.
     ///
     /// No task and no timer is made for it; [`Self::expire_calls`] has to be called for its time-out.
-    pub(crate) fn call_with(
-        &self,
-        mut request: RemotingCommand,
-        timeout: Duration,
-        done: impl FnOnce(Result<RemotingCommand>) + Send + 'static,
-    ) -> Result<()> {
+    pub(crate) fn call_with(&self, mut request: RemotingCommand, timeout: Duration, done: Callback) {
         if !self.has_room() {
-            return Err(Error::OutboundFull { peer: self.inner.peer.to_string() });
+            return done(Err(Error::OutboundFull { peer: self.inner.peer.to_string() }));
         }
-        let done: Callback = Box::new(done);
         let waiter = Waiter::Callback { done, started: Instant::now(), timeout };
-        self.start(&mut request, waiter)?;
-        if !self.inner.callbacks.swap(true, Ordering::SeqCst) {
-            self.inner.callback_started.notify_one();
+        match self.start(&mut request, waiter) {
+            Ok(_) => {
+                if !self.inner.callbacks.swap(true, Ordering::SeqCst) {
+                    self.inner.callback_started.notify_one();
+                }
+            }
+            Err(waiter) => waiter.finish(Err(self.closed_error())),
         }
-        Ok(())
     }
 
     /// Ends callbacks whose time is over, as long as the connection lives; sleeps while there are none.
@@ -364,15 +361,16 @@ impl Connection {
             && self.inner.queued_bytes.load(Ordering::SeqCst) < s.outbound_bytes_max
     }
 
-    fn start(&self, request: &mut RemotingCommand, waiter: Waiter) -> Result<i32> {
+    /// Queues `request` for `waiter`, which comes back if the connection is closed.
+    fn start(&self, request: &mut RemotingCommand, waiter: Waiter) -> std::result::Result<i32, Waiter> {
         request.opaque = self.next_opaque();
         let opaque = request.opaque;
-        if self.inner.pending.lock().insert(opaque, waiter).is_err() {
-            return Err(self.closed_error());
-        }
+        self.inner.pending.lock().insert(opaque, waiter)?;
         // The waiter must be there before the answer can come; so it has to be taken back if nothing was sent.
-        if !self.push(request, Vec::new()) && self.inner.pending.lock().remove(opaque).is_some() {
-            return Err(self.closed_error());
+        if !self.push(request, Vec::new())
+            && let Some(waiter) = self.inner.pending.lock().remove(opaque)
+        {
+            return Err(waiter);
         }
         Ok(opaque)
     }

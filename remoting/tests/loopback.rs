@@ -520,11 +520,9 @@ async fn callbacks_get_answers_and_time_outs_and_losses() {
     let (done, mut results) = mpsc::channel(10);
     let call = |text: &'static str, seconds| {
         let done = done.clone();
-        channel
-            .call_with(request(text), Duration::from_secs(seconds), move |result| {
-                drop(done.try_send((text, result.map(|answer| answer.body))));
-            })
-            .unwrap();
+        channel.call_with(request(text), Duration::from_secs(seconds), move |result| {
+            drop(done.try_send((text, result.map(|answer| answer.body))));
+        });
     };
     call("late", 2);
     call("answered", 2);
@@ -534,8 +532,8 @@ async fn callbacks_get_answers_and_time_outs_and_losses() {
         held.push(f.requests.recv().await.unwrap());
     }
     let lost = held.pop().unwrap();
-    let (request, responder) = held.pop().unwrap();
-    responder.send(answer(&request, "yes"));
+    let (answered, responder) = held.pop().unwrap();
+    responder.send(answer(&answered, "yes"));
     let (text, result) = results.recv().await.unwrap();
     assert_eq!((text, result.unwrap()), ("answered", "yes".into()));
     let (text, result) = results.recv().await.unwrap();
@@ -543,6 +541,10 @@ async fn callbacks_get_answers_and_time_outs_and_losses() {
     lost.1.connection().unwrap().close();
     let (text, result) = results.recv().await.unwrap();
     assert!(text == "lost" && matches!(result, Err(Error::Lost { .. })));
+    channel
+        .call_with(request("x"), LONG, move |result| drop(done.try_send(("closed", result.map(|answer| answer.body)))));
+    let (text, result) = results.recv().await.unwrap();
+    assert!(text == "closed" && result.is_err_and(|error| error.not_sent()));
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ impl Bench {
             group: group("g"),
             consume_type: ConsumeType::Passively,
             message_model: MessageModel::Clustering,
-            consume_from_where: "CONSUME_FROM_LAST_OFFSET".to_owned(),
+            consume_from_where: ConsumeFromWhere::LastOffset,
             subscriptions: topics.iter().map(|(topic, version)| subscription(topic, *version)).collect(),
         };
         let beat = Heartbeat { client_id: id.to_owned(), producers: Vec::new(), consumers: vec![beat] };

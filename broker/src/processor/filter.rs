@@ -9,10 +9,10 @@ use std::sync::Arc;
 use protocol::message::java_hash_code;
 
 /// Longest expression a subscription may carry, in bytes.
-pub const EXPRESSION_BYTES_MAX: usize = 1024;
+pub(crate) const EXPRESSION_BYTES_MAX: usize = 1024;
 
 /// The expression that matches every message.
-pub const MATCH_ALL: &str = "*";
+pub(crate) const MATCH_ALL: &str = "*";
 
 /// Which messages of a queue a subscription wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl TagFilter {
 
 /// Why an expression cannot be used; the text goes into the answer's remark.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FilterError {
+pub(crate) enum FilterError {
     /// The expression is longer than [`EXPRESSION_BYTES_MAX`].
     #[error("the expression has {0} bytes, more than {EXPRESSION_BYTES_MAX}")]
     TooLong(usize),
@@ -50,7 +50,7 @@ pub enum FilterError {
 }
 
 /// Whether `expression_type` names tag expressions; absent and empty mean tags.
-pub fn is_tag_type(expression_type: Option<&str>) -> bool {
+pub(crate) fn is_tag_type(expression_type: Option<&str>) -> bool {
     matches!(expression_type, None | Some("" | "TAG"))
 }
 
@@ -58,7 +58,7 @@ pub fn is_tag_type(expression_type: Option<&str>) -> bool {
 ///
 /// # Errors
 /// [`FilterError::TooLong`] and [`FilterError::NoTag`].
-pub fn parse_tags(expression: &str) -> Result<TagFilter, FilterError> {
+pub(crate) fn parse_tags(expression: &str) -> Result<TagFilter, FilterError> {
     if expression.len() > EXPRESSION_BYTES_MAX {
         return Err(FilterError::TooLong(expression.len()));
     }
@@ -78,7 +78,7 @@ pub fn parse_tags(expression: &str) -> Result<TagFilter, FilterError> {
 ///
 /// # Errors
 /// As [`parse_tags`], and [`FilterError::UnsupportedKind`] for every type but tags.
-pub fn parse(expression: &str, expression_type: Option<&str>) -> Result<TagFilter, FilterError> {
+pub(crate) fn parse(expression: &str, expression_type: Option<&str>) -> Result<TagFilter, FilterError> {
     if is_tag_type(expression_type) {
         parse_tags(expression)
     } else {
@@ -87,7 +87,7 @@ pub fn parse(expression: &str, expression_type: Option<&str>) -> Result<TagFilte
 }
 
 /// The tags that an expression names, in order.
-pub fn tags_of(expression: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn tags_of(expression: &str) -> impl Iterator<Item = &str> {
     expression.split("||").map(str::trim).filter(|tag| !tag.is_empty() && *tag != MATCH_ALL)
 }
 

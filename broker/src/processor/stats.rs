@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use protocol::{GroupName, TopicName};
 
 /// How often [`Stats::sample`] is to be called.
-pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Samples 10 s apart; enough for ten minutes.
 const FINE_SAMPLES: usize = 61;
@@ -27,13 +27,13 @@ const COARSE_PER_HOUR: u64 = 6;
 
 /// What happened within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Rate {
+pub(crate) struct Rate {
     /// How many.
-    pub sum: u64,
+    pub(crate) sum: u64,
     /// How many a second.
-    pub per_second: f64,
+    pub(crate) per_second: f64,
     /// How many for each time something was counted.
-    pub per_time: f64,
+    pub(crate) per_time: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +88,7 @@ struct Rings {
 
 /// One counter and its recent past.
 #[derive(Debug)]
-pub struct Meter {
+pub(crate) struct Meter {
     value: AtomicU64,
     times: AtomicU64,
     rings: Mutex<Rings>,
@@ -112,13 +112,13 @@ impl Meter {
     }
 
     /// Counts `count` things at once.
-    pub fn add(&self, count: u64) {
+    pub(crate) fn add(&self, count: u64) {
         self.value.fetch_add(count, Relaxed);
         self.times.fetch_add(1, Relaxed);
     }
 
     /// Everything counted so far.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.value.load(Relaxed)
     }
 
@@ -136,22 +136,22 @@ impl Meter {
     }
 
     /// The last minute.
-    pub fn minute(&self) -> Rate {
+    pub(crate) fn minute(&self) -> Rate {
         self.rings.lock().fine.rate(MINUTE_SAMPLES)
     }
 
     /// The last hour.
-    pub fn hour(&self) -> Rate {
+    pub(crate) fn hour(&self) -> Rate {
         self.rings.lock().ten_minutes.rate(HOUR_SAMPLES)
     }
 
     /// The last day.
-    pub fn day(&self) -> Rate {
+    pub(crate) fn day(&self) -> Rate {
         self.rings.lock().hours.rate(DAY_SAMPLES)
     }
 
     /// Rates a second over the last 10 s, minute and 10 minutes.
-    pub fn recent(&self) -> [f64; 3] {
+    pub(crate) fn recent(&self) -> [f64; 3] {
         let rings = self.rings.lock();
         [2, MINUTE_SAMPLES, FINE_SAMPLES].map(|count| rings.fine.rate(count).per_second)
     }
@@ -159,27 +159,27 @@ impl Meter {
 
 /// Counts of one broker group on this node.
 #[derive(Debug)]
-pub struct Stats {
+pub(crate) struct Stats {
     started: Instant,
     /// Messages put.
-    pub put: Meter,
+    pub(crate) put: Meter,
     /// Bytes put.
-    pub put_bytes: Meter,
+    pub(crate) put_bytes: Meter,
     /// Sends that failed.
-    pub put_failed: Meter,
+    pub(crate) put_failed: Meter,
     /// Messages given to consumers.
-    pub got: Meter,
+    pub(crate) got: Meter,
     /// Pulls that found something.
-    pub found: Meter,
+    pub(crate) found: Meter,
     /// Pulls that found nothing.
-    pub missed: Meter,
+    pub(crate) missed: Meter,
     by_topic: RwLock<HashMap<TopicName, Arc<Meter>>>,
     by_reader: RwLock<HashMap<TopicName, HashMap<GroupName, Arc<Meter>>>>,
 }
 
 impl Stats {
     /// All zero.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             started: now,
             put: Meter::new(now),
@@ -194,12 +194,12 @@ impl Stats {
     }
 
     /// When counting began.
-    pub fn started(&self) -> Instant {
+    pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
     /// Counts `count` messages put into `topic` by one request.
-    pub fn count_put(&self, topic: &TopicName, count: u64, bytes: u64) {
+    pub(crate) fn count_put(&self, topic: &TopicName, count: u64, bytes: u64) {
         self.put.add(count);
         self.put_bytes.add(bytes);
         if let Some(meter) = self.by_topic.read().get(topic) {
@@ -211,7 +211,7 @@ impl Stats {
     }
 
     /// Counts `count` messages of `topic` given to `group` by one answer.
-    pub fn count_got(&self, topic: &TopicName, group: &GroupName, count: u64) {
+    pub(crate) fn count_got(&self, topic: &TopicName, group: &GroupName, count: u64) {
         self.got.add(count);
         self.found.add(1);
         if let Some(meter) = self.by_reader.read().get(topic).and_then(|groups| groups.get(group)) {
@@ -224,30 +224,30 @@ impl Stats {
     }
 
     /// The meter of messages put into a topic, if there were any.
-    pub fn topic(&self, topic: &str) -> Option<Arc<Meter>> {
+    pub(crate) fn topic(&self, topic: &str) -> Option<Arc<Meter>> {
         self.by_topic.read().get(topic).cloned()
     }
 
     /// The meter of messages of a topic given to a group, if there were any.
-    pub fn reader(&self, topic: &str, group: &str) -> Option<Arc<Meter>> {
+    pub(crate) fn reader(&self, topic: &str, group: &str) -> Option<Arc<Meter>> {
         self.by_reader.read().get(topic)?.get(group).cloned()
     }
 
     /// Forgets a deleted topic.
-    pub fn forget_topic(&self, topic: &TopicName) {
+    pub(crate) fn forget_topic(&self, topic: &TopicName) {
         self.by_topic.write().remove(topic);
         self.by_reader.write().remove(topic);
     }
 
     /// Forgets a deleted group.
-    pub fn forget_group(&self, group: &GroupName) {
+    pub(crate) fn forget_group(&self, group: &GroupName) {
         for groups in self.by_reader.write().values_mut() {
             groups.remove(group);
         }
     }
 
     /// Reads every meter into its rings. Called every [`SAMPLE_INTERVAL`].
-    pub fn sample(&self, now: Instant) {
+    pub(crate) fn sample(&self, now: Instant) {
         for meter in [&self.put, &self.put_bytes, &self.put_failed, &self.got, &self.found, &self.missed] {
             meter.sample(now);
         }

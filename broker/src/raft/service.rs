@@ -232,7 +232,7 @@ where
             },
         );
         let _abandon = abandoned.drop_guard();
-        let mut responses = std::pin::pin!(raft.stream_append(requests));
+        let mut responses = std::pin::pin!(raft.stream_append(requests).fuse());
         let mut next = responses.next().await;
         loop {
             let mut failed = false;

@@ -303,3 +303,6 @@ pub(super) fn death_notice(frame: &Frame) -> Result<DeathNotice, FrameError> {
     fields.finish("end of death notice")?;
     Ok(notice)
 }
+
+#[cfg(test)]
+mod tests;

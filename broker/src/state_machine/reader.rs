@@ -126,6 +126,11 @@ impl StateReader {
         self.registry.read().locks.get(group)?.get(queue).cloned()
     }
 
+    /// Whether a member of a group holds a lease on any queue at `now_ms`.
+    pub fn holds_queue(&self, group: &str, now_ms: i64) -> bool {
+        self.registry.read().locks.get(group).is_some_and(|leases| leases.values().any(|lease| lease.until_ms > now_ms))
+    }
+
     /// A setting every replica agrees on.
     pub fn setting(&self, name: &str) -> Option<String> {
         self.registry.read().settings.get(name).cloned()

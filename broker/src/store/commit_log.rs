@@ -344,6 +344,11 @@ impl MessageStore {
         Ok(entries)
     }
 
+    /// Where the log ends, as far as its messages can be read.
+    pub fn physical_end(&self) -> u64 {
+        self.inner.dispatched.physical_end.load(Ordering::Acquire)
+    }
+
     /// Index after the last entry whose messages can be read.
     pub fn dispatched_end(&self) -> u64 {
         *self.inner.dispatched_end.borrow()

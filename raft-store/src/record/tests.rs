@@ -1,3 +1,5 @@
+#![expect(clippy::indexing_slicing, reason = "a test that indexes wrongly fails")]
+
 use super::*;
 
 fn seed() -> Seed {

@@ -51,6 +51,7 @@ final class Pulling {
         String topic = env.topic("t", 2);
         MessageQueue queue = fill(env, topic, 100);
         DefaultMQPullConsumer consumer = env.pullConsumer(env.name("g"));
+        Env.await("the queue to end at 100", 10, () -> consumer.maxOffset(queue) == 100);
         List<String> bodies = new ArrayList<>();
         long offset = 0;
         while (bodies.size() < 100) {
@@ -84,7 +85,7 @@ final class Pulling {
         MessageQueue queue = fill(env, topic, 20);
         DefaultMQPullConsumer consumer = env.pullConsumer(group);
         equal(0L, consumer.minOffset(queue), "min offset");
-        equal(20L, consumer.maxOffset(queue), "max offset");
+        Env.await("the queue to end at 20", 10, () -> consumer.maxOffset(queue) == 20);
         List<MessageExt> stored = env.readAll(topic).queues().get(queue);
         equal(0L, consumer.searchOffset(queue, stored.get(0).getStoreTimestamp() - 1000), "offset by a time before the first message");
         long tenth = consumer.searchOffset(queue, stored.get(10).getStoreTimestamp());

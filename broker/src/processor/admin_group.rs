@@ -1,0 +1,224 @@
+//! Subscription groups and their offsets as tools see them: codes 43, 45, 200, 201, 207, 222, 225, 314, 343, 345, 352,
+//! 402.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use protocol::body::{
+    ConsumerOffsets, QuerySubscription, ResetOffsetTable, SubscriptionGroupConfig, SubscriptionGroupList,
+    SubscriptionGroupTable, TopicList,
+};
+use protocol::header::{
+    Boundary, CloneGroupOffsetRequest, DeleteSubscriptionGroupRequest, GroupRequest, ResetOffsetRequest,
+    SubscriptionRequest,
+};
+use protocol::{RemotingCommand, ResponseCode};
+
+use super::Group;
+use super::admin_topic::wire_version;
+use super::answer::{Failure, Outcome, success};
+use super::client::subscription_body;
+use super::send::{wire_offset, wire_queue};
+use crate::client_table::SubscriptionLookup;
+use crate::state_machine::command::{OffsetsOfDeleted, PutMode, ResetHold};
+use crate::state_machine::{Command, GroupConfig};
+
+/// Groups in one request.
+const GROUPS_MAX: usize = 1_024;
+
+impl Group {
+    pub(super) async fn put_group(&self, request: &RemotingCommand) -> Outcome {
+        let config = checked_group(&SubscriptionGroupConfig::decode(&request.body)?)?;
+        self.put_all_groups(request, vec![config]).await
+    }
+
+    pub(super) async fn put_groups(&self, request: &RemotingCommand) -> Outcome {
+        let list = SubscriptionGroupList::decode(&request.body)?.group_config_list;
+        if list.is_empty() || list.len() > GROUPS_MAX {
+            return Err(invalid(format!("between 1 and {GROUPS_MAX} groups may be changed at once")));
+        }
+        let groups: Result<Vec<GroupConfig>, Failure> = list.iter().map(checked_group).collect();
+        self.put_all_groups(request, groups?).await
+    }
+
+    async fn put_all_groups(&self, request: &RemotingCommand, groups: Vec<GroupConfig>) -> Outcome {
+        for group in &groups {
+            tracing::info!(group = %group.name, "subscription group is put");
+        }
+        let command = Command::PutGroups { groups, mode: PutMode::Replace, stamped_ms: self.stamp_ms() };
+        self.propose(command).await?;
+        Ok(success(request))
+    }
+
+    pub(super) async fn delete_group(&self, request: &RemotingCommand) -> Outcome {
+        let header = DeleteSubscriptionGroupRequest::decode(request)?;
+        self.be_sure_to_lead().await?;
+        if self.0.state.group(&header.group).is_some() {
+            tracing::info!(group = %header.group, offsets = header.clean_offset, "subscription group is deleted");
+            let offsets = if header.clean_offset { OffsetsOfDeleted::Delete } else { OffsetsOfDeleted::Keep };
+            let (group, stamped_ms) = (header.group.clone(), self.stamp_ms());
+            self.propose(Command::DeleteGroup { group, offsets, stamped_ms }).await?;
+        } else if header.clean_offset {
+            self.propose(Command::ClearOffsets { group: header.group.clone(), topic: None }).await?;
+        }
+        if header.clean_offset {
+            self.0.offsets.forget(&header.group, None);
+        }
+        self.0.stats.forget_group(&header.group);
+        Ok(success(request))
+    }
+
+    pub(super) fn all_groups(&self, request: &RemotingCommand) -> Outcome {
+        let groups = self.0.state.groups();
+        let body = SubscriptionGroupTable {
+            data_version: wire_version(self.0.state.group_version()),
+            forbidden_table: BTreeMap::new(),
+            subscription_group_table: groups
+                .iter()
+                .map(|group| (group.name.as_str().to_owned(), group.to_body()))
+                .collect(),
+        };
+        Ok(success(request).with_body(body.encode()))
+    }
+
+    pub(super) fn one_group(&self, request: &RemotingCommand) -> Outcome {
+        let name = GroupRequest::decode(request)?.group;
+        match self.0.state.group(&name) {
+            Some(group) => Ok(success(request).with_body(group.to_body().encode())),
+            None => Err(Failure::refused(
+                ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST,
+                format!("No group in this broker. group: {name}"),
+            )),
+        }
+    }
+
+    pub(super) fn topics_of_group(&self, request: &RemotingCommand) -> Outcome {
+        let group = GroupRequest::decode(request)?.group;
+        let topics = self.0.state.topics_consumed_by(&group);
+        let body = TopicList {
+            topic_list: topics.iter().map(|topic| topic.as_str().to_owned()).collect(),
+            broker_addr: Some(self.0.settings.client_addr.to_string()),
+        };
+        Ok(success(request).with_body(body.encode()))
+    }
+
+    pub(super) fn subscription_of_group(&self, request: &RemotingCommand) -> Outcome {
+        let header = SubscriptionRequest::decode(request)?;
+        let subscription =
+            header.topic.as_ref().and_then(|topic| match self.0.clients.subscription(&header.group, topic) {
+                SubscriptionLookup::Found(_, subscription) => Some(subscription_body(&subscription)),
+                SubscriptionLookup::NoTopic(_) | SubscriptionLookup::NoGroup => None,
+            });
+        let body = QuerySubscription {
+            group: header.group.as_str().to_owned(),
+            subscription_data: subscription,
+            topic: header.topic.map(|topic| topic.as_str().to_owned()),
+        };
+        Ok(success(request).with_body(body.encode()))
+    }
+
+    /// Moves the offsets of a group. Its members learn it at their next pull, and their commits are ignored until then.
+    pub(super) async fn reset_offset(&self, request: &RemotingCommand) -> Outcome {
+        let header = ResetOffsetRequest::decode(request)?;
+        self.be_sure_to_lead().await?;
+        let topic = self.0.state.topic(&header.topic).ok_or_else(|| {
+            Failure::refused(ResponseCode::TOPIC_NOT_EXIST, format!("Topic {} does not exist", header.topic))
+        })?;
+        if self.0.state.group(&header.group).is_none() {
+            return Err(Failure::refused(
+                ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST,
+                format!("Group {} does not exist", header.group),
+            ));
+        }
+        let queues = match header.queue_id {
+            -1 => 0..topic.read_queues,
+            queue_id => {
+                let queue_id = u32::try_from(queue_id).ok().filter(|queue_id| *queue_id < topic.read_queues);
+                let queue_id = queue_id.ok_or_else(|| invalid(format!("queueId[{}] is illegal", header.queue_id)))?;
+                queue_id..queue_id + 1
+            }
+        };
+        let mut offsets = Vec::new();
+        for queue_id in queues {
+            let min_offset = self.0.store.min_offset(&header.topic, queue_id);
+            let max_offset = self.0.store.max_offset(&header.topic, queue_id);
+            let queue_offset = if header.queue_offset >= 0 {
+                let wanted = u64::try_from(header.queue_offset).unwrap_or(0);
+                if !(min_offset..=max_offset).contains(&wanted) {
+                    return Err(Failure::error(format!(
+                        "Target offset {wanted} not in consume queue range [{min_offset}-{max_offset}]"
+                    )));
+                }
+                wanted
+            } else if header.timestamp < 0 {
+                max_offset
+            } else {
+                self.offset_by_time(&header.topic, queue_id, header.timestamp, Boundary::Lower)?
+            };
+            offsets.push((queue_id, queue_offset));
+        }
+        // Without a member there is nobody to tell, and nobody whose commits could undo it.
+        let is_online = self.0.clients.is_online(&header.group);
+        let hold = if is_online { ResetHold::UntilReleased } else { ResetHold::None };
+        tracing::info!(group = %header.group, topic = %header.topic, ?offsets, "consumer offsets are reset");
+        self.0.offsets.forget(&header.group, Some(&header.topic));
+        let table = offsets
+            .iter()
+            .map(|(queue_id, queue_offset)| (self.queue(&header.topic, *queue_id), wire_offset(*queue_offset)));
+        let body = ResetOffsetTable { offset_table: table.collect() };
+        let (group, topic, stamped_ms) = (header.group, header.topic.clone(), self.stamp_ms());
+        self.propose(Command::ResetOffsets { group, topic, offsets, hold, stamped_ms }).await?;
+        // A pull that waits at the old offset must not go on waiting.
+        self.0.holds.disturb(&header.topic, None);
+        Ok(success(request).with_body(body.encode()))
+    }
+
+    pub(super) async fn clone_offsets(&self, request: &RemotingCommand) -> Outcome {
+        let header = CloneGroupOffsetRequest::decode(request)?;
+        if self.0.clients.is_online(&header.dest_group) {
+            return Err(Failure::error(format!("the consumer group [{}] is online", header.dest_group)));
+        }
+        self.be_sure_to_lead().await?;
+        let topics = match header.topic {
+            Some(topic) => vec![topic],
+            None => self.0.state.topics_consumed_by(&header.src_group),
+        };
+        for topic in topics {
+            let (from, to) = (header.src_group.clone(), header.dest_group.clone());
+            self.propose(Command::CloneOffsets { from, to, topic }).await?;
+        }
+        Ok(success(request))
+    }
+
+    pub(super) fn all_consumer_offsets(&self, request: &RemotingCommand) -> Outcome {
+        let mut offset_table = BTreeMap::new();
+        for (group, topics) in self.0.state.all_consumer_offsets() {
+            for (topic, queues) in topics {
+                let queues = queues.iter().map(|(queue_id, offset)| (wire_queue(*queue_id), wire_offset(*offset)));
+                offset_table.insert(format!("{topic}@{group}"), queues.collect());
+            }
+        }
+        let body = ConsumerOffsets { data_version: wire_version(self.0.state.offset_version()), offset_table };
+        Ok(success(request).with_body(body.encode()))
+    }
+
+    /// There are no delay offsets outside the log.
+    pub(super) fn all_delay_offsets(&self, request: &RemotingCommand) -> Outcome {
+        let body = r#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}"#;
+        Ok(success(request).with_body(Bytes::from_static(body.as_bytes())))
+    }
+
+    /// No group has chosen another way of getting messages than pulling.
+    pub(super) fn all_request_modes(&self, request: &RemotingCommand) -> Outcome {
+        Ok(success(request).with_body(Bytes::from_static(br#"{"messageRequestModeMap":{}}"#)))
+    }
+}
+
+fn invalid(remark: String) -> Failure {
+    Failure::refused(ResponseCode::INVALID_PARAMETER, remark)
+}
+
+/// A group as the log keeps it, if it may be.
+fn checked_group(config: &SubscriptionGroupConfig) -> Result<GroupConfig, Failure> {
+    GroupConfig::from_body(config).map_err(|error| invalid(error.to_string()))
+}

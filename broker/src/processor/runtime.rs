@@ -1,0 +1,179 @@
+//! The broker about itself: codes 25, 26, 28, 315.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::body::{BrokerStatsData, BrokerStatsItem, KvTable, encode_config_text};
+use protocol::header::{BrokerConfigResponse, ViewBrokerStatsRequest};
+use protocol::{PROTOCOL_VERSION, RemotingCommand, ResponseCode};
+
+use super::answer::{Failure, Outcome, success};
+use super::stats::{Meter, Rate};
+use super::{Group, now};
+use crate::forward::Place;
+
+/// The version that tools print.
+const VERSION_NAME: &str = "V5_3_3";
+
+impl Group {
+    pub(super) fn runtime_info(&self, request: &RemotingCommand) -> Outcome {
+        let mut table = BTreeMap::new();
+        let mut put = |key: &str, value: String| {
+            table.insert(key.to_owned(), value);
+        };
+        let stats = &self.0.stats;
+        let now = now();
+        let uptime = now.instant.saturating_duration_since(stats.started());
+        put("brokerActive", matches!(self.place(), Place::Here { .. }).to_string());
+        put("brokerVersion", PROTOCOL_VERSION.to_string());
+        put("brokerVersionDesc", VERSION_NAME.to_owned());
+        put("bootTimestamp", self.0.boot_ms.to_string());
+        put("startAcceptSendRequestTimeStamp", "0".to_owned());
+        put("runtime", uptime_text(uptime));
+
+        put("putTps", rates(&stats.put));
+        put("getTransferredTps", rates(&stats.got));
+        put("getFoundTps", rates(&stats.found));
+        put("getMissTps", rates(&stats.missed));
+        let (found, missed) = (stats.found.recent(), stats.missed.recent());
+        put("getTotalTps", join([found[0] + missed[0], found[1] + missed[1], found[2] + missed[2]]));
+        let (messages, bytes) = (stats.put.total(), stats.put_bytes.total());
+        put("putMessageTimesTotal", messages.to_string());
+        put("putMessageFailedTimes", stats.put_failed.total().to_string());
+        put("putMessageSizeTotal", bytes.to_string());
+        put("putMessageAverageSize", format!("{:.1}", bytes as f64 / (messages.max(1)) as f64));
+        put("msgPutTotalTodayNow", messages.to_string());
+        put("msgGetTotalTodayNow", stats.got.total().to_string());
+        for key in [
+            "msgPutTotalYesterdayMorning",
+            "msgPutTotalTodayMorning",
+            "msgGetTotalYesterdayMorning",
+            "msgGetTotalTodayMorning",
+        ] {
+            put(key, "0".to_owned());
+        }
+
+        put("commitLogMinOffset", "0".to_owned());
+        put("commitLogMaxOffset", self.0.store.physical_end().to_string());
+        put("dispatchBehindBytes", "0".to_owned());
+        put("remainHowManyDataToFlush", "0 B".to_owned());
+        put("earliestMessageTimeStamp", "-1".to_owned());
+        if let Some(space) = (self.0.disk)() {
+            let used = space.total_bytes.saturating_sub(space.free_bytes);
+            let ratio = format!("{:.2}", used as f64 / space.total_bytes.max(1) as f64);
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            put("commitLogDiskRatio", ratio.clone());
+            put("consumeQueueDiskRatio", ratio);
+            put(
+                "commitLogDirCapacity",
+                format!("Total : {:.1} GiB, Free : {:.1} GiB.", gib(space.total_bytes), gib(space.free_bytes)),
+            );
+        }
+
+        // There are no thread pools and no lock on a page cache; tools want the numbers all the same.
+        for pool in ["send", "pull", "litePull", "query", "ack"] {
+            put(&format!("{pool}ThreadPoolQueueSize"), "0".to_owned());
+            put(&format!("{pool}ThreadPoolQueueCapacity"), "0".to_owned());
+            put(&format!("{pool}ThreadPoolQueueHeadWaitTimeMills"), "0".to_owned());
+        }
+        put("EndTransactionQueueSize", "0".to_owned());
+        put("EndTransactionThreadPoolQueueCapacity", "0".to_owned());
+        for key in [
+            "pageCacheLockTimeMills",
+            "putMessageEntireTimeMax",
+            "getMessageEntireTimeMax",
+            "remainTransientStoreBufferNumbs",
+            "timerReadBehind",
+            "timerOffsetBehind",
+            "timerCongestNum",
+        ] {
+            put(key, "0".to_owned());
+        }
+        for key in ["timerEnqueueTps", "timerDequeueTps"] {
+            put(key, "0.0".to_owned());
+        }
+        Ok(success(request).with_body(KvTable { table }.encode()))
+    }
+
+    pub(super) fn broker_config(&self, request: &RemotingCommand) -> Outcome {
+        let settings = &self.0.settings;
+        let is_leader = matches!(self.place(), Place::Here { .. });
+        let entries = [
+            ("autoCreateSubscriptionGroup", settings.auto_create_groups.to_string()),
+            ("autoCreateTopicEnable", settings.auto_create_topics.to_string()),
+            ("brokerClusterName", settings.cluster_name.clone()),
+            ("brokerIP1", settings.client_addr.ip().to_string()),
+            ("brokerId", if is_leader { "0".to_owned() } else { settings.node_id.to_string() }),
+            ("brokerName", settings.broker_name.clone()),
+            ("brokerPermission", "6".to_owned()),
+            ("brokerRole", if is_leader { "SYNC_MASTER" } else { "SLAVE" }.to_owned()),
+            ("defaultTopicQueueNums", settings.auto_create_queues.to_string()),
+            ("enablePropertyFilter", "false".to_owned()),
+            ("listenPort", settings.client_addr.port().to_string()),
+            ("longPollingEnable", "true".to_owned()),
+            ("maxMessageSize", settings.message_bytes_max.to_string()),
+        ];
+        let text = encode_config_text(entries.iter().map(|(key, value)| (*key, value.as_str())));
+        let mut answer = success(request).with_body(text);
+        let version = r#"{"counter":0,"stateVersion":0,"timestamp":0}"#.to_owned();
+        BrokerConfigResponse { version }.encode_into(&mut answer.ext);
+        Ok(answer)
+    }
+
+    pub(super) fn refuse_config_update(&self) -> Outcome {
+        Err(Failure::refused(
+            ResponseCode::NO_PERMISSION,
+            "the configuration is a file on each node: change conf/broker.toml and restart one node after the other",
+        ))
+    }
+
+    pub(super) fn view_stats(&self, request: &RemotingCommand) -> Outcome {
+        let header = ViewBrokerStatsRequest::decode(request)?;
+        let stats = &self.0.stats;
+        let key = header.stats_key.as_str();
+        let meter = match header.stats_name.as_str() {
+            "TOPIC_PUT_NUMS" => stats.topic(key),
+            "GROUP_GET_NUMS" => key.split_once('@').and_then(|(topic, group)| stats.reader(topic, group)),
+            _ => None,
+        };
+        let Some(meter) = meter else {
+            let name = &header.stats_name;
+            return Err(Failure::error(format!("The stats <{name}> <{key}> not exist")));
+        };
+        let body = BrokerStatsData {
+            stats_day: item(meter.day()),
+            stats_hour: item(meter.hour()),
+            stats_minute: item(meter.minute()),
+        };
+        Ok(success(request).with_body(body.encode()))
+    }
+}
+
+fn item(rate: Rate) -> BrokerStatsItem {
+    BrokerStatsItem { avgpt: rate.per_time, sum: i64::try_from(rate.sum).unwrap_or(i64::MAX), tps: rate.per_second }
+}
+
+fn rates(meter: &Meter) -> String {
+    join(meter.recent())
+}
+
+fn join(rates: [f64; 3]) -> String {
+    format!("{:.2} {:.2} {:.2}", rates[0], rates[1], rates[2])
+}
+
+fn uptime_text(uptime: Duration) -> String {
+    let seconds = uptime.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    format!("[ {days} days, {hours} hours, {minutes} minutes, {} seconds ]", seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptimes_read_well() {
+        assert_eq!(uptime_text(Duration::from_secs(90_061)), "[ 1 days, 1 hours, 1 minutes, 1 seconds ]");
+        assert_eq!(join([1.0, 0.5, 0.0]), "1.00 0.50 0.00");
+    }
+}

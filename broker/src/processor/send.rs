@@ -1,0 +1,344 @@
+//! Sending: codes 10, 310 and 320.
+//!
+//! On the leader a send is checked, encoded and handed to the sequencer on the task that read it; the answer is written
+//! by whoever applies the entry. Nothing is spawned and nothing waits, unless a topic has to be created first. On any
+//! other replica the request goes to the leader, or is held until there is one.
+
+mod plan;
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use protocol::header::{DEFAULT_REGION, SendRequest, SendResponse};
+use protocol::message::{NewMessage, OffsetMessageId, SysFlag, decode_batch, encode_record};
+use protocol::{GroupName, RemotingCommand, ResponseCode};
+use remoting::Responder;
+use tokio::sync::oneshot;
+
+use self::plan::{Additions, Lookup, Plan, Scan, SendRules, Sent, Target};
+pub(crate) use self::plan::{OWN_RETRY_LIMIT_VERSION, PROPERTIES_BYTES_MAX, dead_letter_topic, retry_topic, too_large};
+use super::Group;
+use super::answer::{Failure, Outcome, success};
+use crate::forward::{Place, SEND_PATIENCE, Source};
+use crate::sequencer::{AppendError, AppendResult};
+use crate::state_machine::command::PutMode;
+use crate::state_machine::{Appended, Command, GroupConfig, MessageOutcome, MessageRefused, TopicConfig};
+
+/// Bits of a producer's sysFlag that are stored as they come: compressed, and how.
+const SYS_FLAG_KEPT: i32 = SysFlag::COMPRESSED | 0x700;
+
+/// Most messages in one batch.
+const BATCH_MESSAGES_MAX: u32 = 16_384;
+
+/// Room in a record for everything but body, topic and the producer's properties.
+const RECORD_ROOM: usize = 256;
+
+/// Messages ready for the sequencer, and what their answer needs.
+pub(crate) struct Ready {
+    records: BytesMut,
+    count: u32,
+    target: Target,
+    unique_key: Option<String>,
+}
+
+impl Lookup for Group {
+    fn topic(&self, topic: &str) -> Option<Arc<TopicConfig>> {
+        self.0.state.topic(topic)
+    }
+
+    fn group(&self, group: &str) -> Option<Arc<GroupConfig>> {
+        self.0.state.group(group)
+    }
+
+    fn holds_queue(&self, group: &GroupName) -> bool {
+        self.0.state.holds_queue(group, super::now().wall_ms)
+    }
+}
+
+impl Group {
+    pub(super) fn serve_send(&self, request: RemotingCommand, responder: Responder, source: Source) {
+        if !matches!(self.place(), Place::Here { .. }) {
+            self.serve_at_leader(request, responder, source, SEND_PATIENCE);
+            return;
+        }
+        match self.prepare_send(&request, responder.peer_addr()) {
+            Ok(Prepared::Ready(ready)) => {
+                let group = self.clone();
+                let Ready { records, count, target, unique_key } = ready;
+                let bytes = records.len() as u64;
+                self.0.sequencer.append(records.freeze(), count, move |result| {
+                    group.finish_send(request, responder, source, &target, unique_key, bytes, result);
+                });
+            }
+            Ok(Prepared::Create(_)) => self.serve_at_leader(request, responder, source, SEND_PATIENCE),
+            Err(failure) => {
+                self.0.stats.put_failed.add(1);
+                self.reply(&request, responder, Err(failure).or_else(|f| Self::with_region(&request, f)));
+            }
+        }
+    }
+
+    /// Runs where the entry was applied, or where it became clear that it will not be.
+    #[expect(clippy::too_many_arguments, reason = "it is the tail of one function, cut off by a callback")]
+    fn finish_send(
+        &self,
+        request: RemotingCommand,
+        responder: Responder,
+        source: Source,
+        target: &Target,
+        unique_key: Option<String>,
+        bytes: u64,
+        result: AppendResult<'_>,
+    ) {
+        match result {
+            Err(error) if error.is_not_proposed() => {
+                // Leadership has moved on, or too much is in flight: whoever leads now may still take it.
+                self.serve_at_leader(request, responder, source, SEND_PATIENCE);
+            }
+            result => {
+                let outcome = self.send_outcome(&request, target, unique_key, bytes, result);
+                self.reply(&request, responder, outcome);
+            }
+        }
+    }
+
+    fn send_outcome(
+        &self,
+        request: &RemotingCommand,
+        target: &Target,
+        unique_key: Option<String>,
+        bytes: u64,
+        result: AppendResult<'_>,
+    ) -> Outcome {
+        let stored = result.map_err(append_failure).and_then(|outcomes| {
+            let mut first = None;
+            let mut msg_id = String::with_capacity(33 * outcomes.len());
+            for outcome in outcomes {
+                let Appended { queue_offset, physical_offset } = appended(outcome, &target.topic)?;
+                first.get_or_insert(queue_offset);
+                let separator = if msg_id.is_empty() { "" } else { "," };
+                let id = OffsetMessageId {
+                    store_host: self.0.settings.client_addr,
+                    physical_offset: wire_offset(physical_offset),
+                };
+                let _ = write!(msg_id, "{separator}{id}");
+            }
+            self.0.stats.count_put(&target.topic, outcomes.len() as u64, bytes);
+            Ok((first.ok_or_else(|| Failure::error("nothing was stored"))?, msg_id))
+        });
+        let (first_offset, msg_id) = stored.inspect_err(|_| self.0.stats.put_failed.add(1))?;
+        let mut answer = success(request);
+        SendResponse {
+            msg_id: &msg_id,
+            queue_id: wire_queue(target.queue_id),
+            queue_offset: wire_offset(first_offset),
+            transaction_id: unique_key.as_deref(),
+            region: Some(DEFAULT_REGION),
+            trace_on: Some(true),
+        }
+        .encode_into(&mut answer.ext);
+        Ok(answer)
+    }
+
+    /// Does a send on the leader, with time to create what is missing.
+    pub(super) async fn send_patiently(&self, request: &RemotingCommand, origin: SocketAddr) -> Outcome {
+        // A topic and its dead-letter topic at most.
+        for _ in 0..3 {
+            let ready = match self.prepare_send(request, origin) {
+                Ok(Prepared::Ready(ready)) => ready,
+                Ok(Prepared::Create(topic)) => {
+                    self.create_topic(topic).await?;
+                    continue;
+                }
+                Err(failure) => {
+                    self.0.stats.put_failed.add(1);
+                    return Self::with_region(request, failure);
+                }
+            };
+            let Ready { records, count, target, unique_key } = ready;
+            let bytes = records.len() as u64;
+            let result = self.append(records, count).await;
+            let result = result.as_deref().map_err(Clone::clone);
+            return self.send_outcome(request, &target, unique_key, bytes, result);
+        }
+        Err(Failure::error("the topic was deleted while it was being created"))
+    }
+
+    /// Puts records into the log and waits until they are applied.
+    pub(crate) async fn append(&self, records: BytesMut, count: u32) -> Result<Vec<MessageOutcome>, AppendError> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.sequencer.append(records.freeze(), count, move |result| {
+            let _ = sender.send(result.map(<[MessageOutcome]>::to_vec));
+        });
+        receiver.await.unwrap_or_else(|_| Err(AppendError::Unknown { reason: "the group has stopped".to_owned() }))
+    }
+
+    /// Creates a topic that a request needs, and lets the name servers know.
+    pub(crate) async fn create_topic(&self, topic: TopicConfig) -> Result<(), Failure> {
+        let name = topic.name.clone();
+        let command =
+            Command::PutTopics { topics: vec![topic], mode: PutMode::CreateOnly, stamped_ms: self.stamp_ms() };
+        self.propose(command).await?;
+        tracing::info!(topic = %name, "topic is created on demand");
+        self.register_topics();
+        Ok(())
+    }
+
+    fn prepare_send(&self, request: &RemotingCommand, origin: SocketAddr) -> Result<Prepared, Failure> {
+        let sent = SendRequest::decode(request)?;
+        let properties = Scan::of(sent.properties);
+        let settings = &self.0.settings;
+        let plan = plan::plan(
+            &Sent {
+                request: &sent,
+                properties: &properties,
+                body_bytes: request.body.len(),
+                client_version: request.version,
+                producer_ip: origin.ip(),
+            },
+            &SendRules {
+                broker_name: &settings.broker_name,
+                auto_create_topics: settings.auto_create_topics,
+                auto_create_queues: settings.auto_create_queues,
+                message_bytes_max: settings.message_bytes_max,
+            },
+            self,
+            |queues| self.next_queue(queues),
+        )?;
+        let target = match plan {
+            Plan::Store(target) => target,
+            Plan::Create(topic) => return Ok(Prepared::Create(topic)),
+        };
+        let store_timestamp = self.stamp_ms();
+        let kept = SysFlag(sent.sys_flag & SYS_FLAG_KEPT);
+        let template = NewMessage {
+            topic: &target.topic,
+            queue_id: wire_queue(target.queue_id),
+            flag: sent.flag,
+            sys_flag: if target.multi_tag { kept.with(SysFlag::MULTI_TAGS) } else { kept },
+            born_timestamp: sent.born_timestamp,
+            born_host: plain_address(origin),
+            store_timestamp,
+            store_host: settings.client_addr,
+            reconsume_times: sent.reconsume_times.max(0),
+            prepared_transaction_offset: 0,
+            body: &request.body,
+            properties: "",
+        };
+        let mut additions =
+            Additions { cluster_name: &settings.cluster_name, region: DEFAULT_REGION, unique_key: None };
+        let mut text = String::with_capacity(sent.properties.len() + RECORD_ROOM);
+        if sent.batch {
+            let (records, count) = self.encode_batch(&template, additions, &mut text)?;
+            let unique_key = properties.unique_key.map(str::to_owned);
+            return Ok(Prepared::Ready(Ready { records, count, target, unique_key }));
+        }
+        let unique_key = match properties.unique_key {
+            Some(key) => key.to_owned(),
+            None => self.new_unique_key(store_timestamp),
+        };
+        if properties.unique_key.is_none() {
+            additions.unique_key = Some(&unique_key);
+        }
+        plan::complete_properties(sent.properties, properties.needs_rewrite, additions, &mut text);
+        if text.len() > PROPERTIES_BYTES_MAX {
+            return Err(too_large(settings.message_bytes_max));
+        }
+        let message = NewMessage { properties: &text, ..template };
+        let mut records = BytesMut::with_capacity(request.body.len() + text.len() + RECORD_ROOM);
+        encode_record(&message, &mut records)
+            .map_err(|error| Failure::refused(ResponseCode::MESSAGE_ILLEGAL, error.to_string()))?;
+        Ok(Prepared::Ready(Ready { records, count: 1, target, unique_key: Some(unique_key) }))
+    }
+
+    fn encode_batch(
+        &self,
+        template: &NewMessage<'_>,
+        additions: Additions<'_>,
+        text: &mut String,
+    ) -> Result<(BytesMut, u32), Failure> {
+        let illegal = |error: &dyn std::fmt::Display| {
+            Failure::refused(ResponseCode::MESSAGE_ILLEGAL, format!("the batch is illegal: {error}"))
+        };
+        let mut records = BytesMut::with_capacity(template.body.len() * 2);
+        let mut count = 0;
+        for item in decode_batch(template.body) {
+            let item = item.map_err(|error| illegal(&error))?;
+            if count == BATCH_MESSAGES_MAX {
+                return Err(illegal(&format_args!("more than {BATCH_MESSAGES_MAX} messages")));
+            }
+            let scan = Scan::of(item.properties);
+            if scan.is_delayed() || scan.transaction {
+                return Err(illegal(&"its messages may be neither delayed nor transactional"));
+            }
+            text.clear();
+            plan::complete_properties(item.properties, scan.needs_rewrite, additions, text);
+            if text.len() > PROPERTIES_BYTES_MAX {
+                return Err(too_large(self.0.settings.message_bytes_max));
+            }
+            let message = NewMessage { flag: item.flag, body: item.body, properties: text, ..*template };
+            encode_record(&message, &mut records).map_err(|error| illegal(&error))?;
+            count += 1;
+        }
+        if count == 0 { Err(illegal(&"it is empty")) } else { Ok((records, count)) }
+    }
+
+    /// The answer for a refused send, with the two fields that clients get even then.
+    fn with_region(request: &RemotingCommand, failure: Failure) -> Outcome {
+        match failure {
+            Failure::Refused(code, remark) => Ok(RemotingCommand::response_to(request, code)
+                .with_remark(remark)
+                .with_ext("MSG_REGION", DEFAULT_REGION)
+                .with_ext("TRACE_ON", "true")),
+            other => Err(other),
+        }
+    }
+}
+
+enum Prepared {
+    Ready(Ready),
+    Create(TopicConfig),
+}
+
+/// What a failed append means for its sender.
+pub(crate) fn append_failure(error: AppendError) -> Failure {
+    if error.is_not_proposed() { Failure::NotLeading(error.to_string()) } else { Failure::Unknown(error.to_string()) }
+}
+
+/// Where a message is, or why it is nowhere.
+pub(crate) fn appended(outcome: &MessageOutcome, topic: &str) -> Result<Appended, Failure> {
+    match outcome {
+        MessageOutcome::Appended(appended) => Ok(*appended),
+        MessageOutcome::Refused(MessageRefused::NoTopic) => Err(Failure::no_topic(topic)),
+        MessageOutcome::Refused(why) => Err(Failure::refused(ResponseCode::INVALID_PARAMETER, why.to_string())),
+    }
+}
+
+/// An address as records hold it: one that only looks like version 6 is version 4.
+pub(crate) fn plain_address(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SocketAddr::from((ip, address.port())),
+            None => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+/// An offset as the wire has it.
+///
+/// # Panics
+/// If it is beyond what a log can hold.
+pub(crate) fn wire_offset(offset: u64) -> i64 {
+    i64::try_from(offset).expect("offsets stay below 2^63")
+}
+
+/// A queue id as the wire has it.
+///
+/// # Panics
+/// If it is beyond what a topic can have.
+pub(crate) fn wire_queue(queue_id: u32) -> i32 {
+    i32::try_from(queue_id).expect("a topic has fewer than 2^31 queues")
+}

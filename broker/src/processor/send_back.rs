@@ -1,0 +1,119 @@
+//! Messages that a consumer could not handle: code 36.
+//!
+//! The message is stored again in the group's retry topic, or in its dead-letter topic once it was delivered too often.
+//! The copy can be consumed at once: the pause that its delay level asks for needs delayed messages.
+
+use bytes::BytesMut;
+use protocol::header::SendBackRequest;
+use protocol::message::{NewMessage, OffsetMessageId, PropertiesBuilder, RecordView, SysFlag, encode_record, property};
+use protocol::{RemotingCommand, ResponseCode};
+
+use super::Group;
+use super::answer::{Failure, Outcome, success};
+use super::send::{OWN_RETRY_LIMIT_VERSION, append_failure, appended, dead_letter_topic, retry_topic, wire_queue};
+
+const RETRY_LIMIT_DEFAULT: i32 = 16;
+
+/// How often a group may be given a message, by what its client and its configuration say.
+fn retry_limit(own: Option<i32>, client_version: i32, configured: i32) -> i32 {
+    match own.filter(|_| client_version >= OWN_RETRY_LIMIT_VERSION) {
+        Some(limit) if limit >= 0 => limit,
+        Some(_) => RETRY_LIMIT_DEFAULT,
+        None => configured,
+    }
+}
+
+impl Group {
+    pub(super) async fn send_back(&self, request: &RemotingCommand) -> Outcome {
+        let header = SendBackRequest::decode(request)?;
+        let group = self.0.state.group(&header.group).ok_or_else(|| Failure::no_group(&header.group))?;
+        if group.retry_queues == 0 {
+            return Ok(success(request));
+        }
+        let physical_offset = u64::try_from(header.physical_offset).unwrap_or(u64::MAX);
+        let found = self.0.store.message_at(physical_offset);
+        let found = found.map_err(|error| Failure::error(format!("reading the message: {error}")))?;
+        let bytes = found
+            .ok_or_else(|| Failure::error(format!("look message by offset failed, {}", header.physical_offset)))?;
+        let record = RecordView::parse(&bytes).map_err(|error| Failure::error(error.to_string()))?;
+
+        let delivered = record.reconsume_times();
+        let limit = retry_limit(header.max_reconsume_times, request.version, group.retry_max_times);
+        let is_dead = header.delay_level < 0 || delivered >= limit;
+        let config = if is_dead { dead_letter_topic(header.group.dlq_topic()) } else { retry_topic(&group) };
+        let topic = match self.0.state.topic(&config.name) {
+            Some(topic) => topic,
+            None => {
+                self.create_topic(config.clone()).await?;
+                self.0.state.topic(&config.name).ok_or_else(|| Failure::error("the retry topic was deleted"))?
+            }
+        };
+        if !topic.is_writable() {
+            return Err(Failure::refused(
+                ResponseCode::NO_PERMISSION,
+                format!("the topic[{}] sending message is forbidden", topic.name),
+            ));
+        }
+        let queue_id = if is_dead { 0 } else { self.next_queue(topic.write_queues) };
+        let properties = retried_properties(&record, is_dead)?;
+        let message = NewMessage {
+            topic: &topic.name,
+            queue_id: wire_queue(queue_id),
+            flag: record.flag(),
+            // A transaction that was committed is over.
+            sys_flag: record.sys_flag().without(SysFlag::TRANSACTION_ROLLBACK),
+            born_timestamp: record.born_timestamp(),
+            born_host: record.born_host(),
+            store_timestamp: self.stamp_ms(),
+            store_host: self.0.settings.client_addr,
+            reconsume_times: delivered.saturating_add(1),
+            prepared_transaction_offset: 0,
+            body: record.body(),
+            properties: properties.as_str(),
+        };
+        let mut records = BytesMut::with_capacity(bytes.len() + 256);
+        encode_record(&message, &mut records).map_err(|error| Failure::error(error.to_string()))?;
+        let size = records.len() as u64;
+        let outcomes = self.append(records, 1).await.map_err(append_failure)?;
+        for outcome in &outcomes {
+            appended(outcome, &topic.name)?;
+        }
+        self.0.stats.count_put(&topic.name, 1, size);
+        Ok(success(request))
+    }
+}
+
+/// The properties of the copy: where the message came from, unless an earlier copy says so already.
+fn retried_properties(record: &RecordView<'_>, is_dead: bool) -> Result<PropertiesBuilder, Failure> {
+    let mut properties = PropertiesBuilder::from_text(record.properties().as_str());
+    let id = OffsetMessageId { store_host: record.store_host(), physical_offset: record.physical_offset() }.to_string();
+    let mut set = |name: &str, value: &str| {
+        properties.set(name, value).map_err(|error| Failure::error(format!("property {name}: {error}")))
+    };
+    let before = record.properties();
+    if before.get(property::RETRY_TOPIC).is_none() {
+        set(property::RETRY_TOPIC, record.topic())?;
+    }
+    if before.get(property::ORIGIN_MESSAGE_ID).is_none() {
+        set(property::ORIGIN_MESSAGE_ID, &id)?;
+    }
+    if is_dead {
+        set(property::DLQ_ORIGIN_TOPIC, record.topic())?;
+        set(property::DLQ_ORIGIN_MESSAGE_ID, &id)?;
+        properties.remove(property::DELAY);
+    }
+    Ok(properties)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_clients_name_their_own_limit() {
+        assert_eq!(retry_limit(Some(3), 479, 16), 3);
+        assert_eq!(retry_limit(Some(-1), 479, 5), 16);
+        assert_eq!(retry_limit(None, 479, 5), 5);
+        assert_eq!(retry_limit(Some(3), 63, 5), 5);
+    }
+}

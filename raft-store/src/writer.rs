@@ -1,0 +1,868 @@
+//! The one thread that writes the log, and the group commit.
+//!
+//! Everything that changes the disk is an operation in one queue: appends, votes, truncations,
+//! purges. The writer takes what is waiting, puts neighbouring records into one `pwrite`, syncs once
+//! for all of them, and answers in order. It is the only place that writes, so "log bytes before the
+//! vote" and "answers for a durable prefix only" are plain program order here.
+//!
+//! In asynchronous mode an append is answered once it is written, and a second thread syncs at an
+//! interval. Both sync through [`Flush::sync`], one at a time: the kernel reports a failed write-back
+//! once, so whoever is told must have closed the log before anybody else asks.
+//!
+//! The first failure closes the log for ever: nothing is answered with success afterwards, and no
+//! sync is tried again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use crate::durable;
+use crate::error::{Error, Result};
+use crate::hard_state::HardState;
+use crate::identity::{LATCH_NOTE, NodeFile};
+use crate::ids::{LogId, LogIndex, LogPosition};
+use crate::options::FlushMode;
+use crate::preparer::Preparer;
+use crate::progress::{Hints, Progress, Purged, PurgedFile};
+use crate::record::{Draft, Header, Kind};
+use crate::segment::{self, Opening, Segment};
+use crate::segmented_log::{Log, Record};
+use crate::view::{ResumePoint, SealedSegment, Vote};
+
+/// The most that goes to the disk in one call, a single larger record excepted.
+const STAGE_BYTES_MAX: usize = 1 << 20;
+/// The most that is written before a sync, so that no single sync takes long.
+const SYNC_BYTES_MAX: u64 = 8 << 20;
+/// Syncing `progress`: at the latest this long after it changed, or this long after it last changed.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+const PROGRESS_IDLE: Duration = Duration::from_millis(100);
+/// And at the latest this far behind.
+const PROGRESS_LAG_BYTES: u64 = 64 << 20;
+
+/// Told once that an append is durable, or never will be.
+pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// Where an answer goes.
+pub(crate) type Reply = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// One append.
+pub(crate) struct Write {
+    pub(crate) records: Vec<Record>,
+    pub(crate) must_sync: bool,
+    pub(crate) done: Done,
+}
+
+/// What the writer is asked to do.
+pub(crate) enum Op {
+    Write(Write),
+    SaveVote(Vote, Reply),
+    /// Cut everything behind this entry, or everything.
+    Truncate(Option<LogIndex>, Reply),
+    /// Make a purge durable that readers see already, and free what it freed.
+    Purge(LogId),
+    /// Drop the whole log and go on behind an entry it never held.
+    Reset(Purged, Reply),
+    Close(Reply),
+}
+
+// ---- the queue ----
+
+#[derive(Default)]
+struct QueueState {
+    ops: VecDeque<Op>,
+    bytes: u64,
+    closed: bool,
+}
+
+/// What waits for the writer.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<QueueState>,
+    filled: Condvar,
+    drained: Notify,
+}
+
+impl Queue {
+    /// Adds an operation. After a close it is dropped, and with it what it would have answered.
+    pub(crate) fn push(&self, op: Op) {
+        let mut state = self.state.lock();
+        if state.closed {
+            return;
+        }
+        if let Op::Write(write) = &op {
+            state.bytes += write.records.iter().map(Record::stored_bytes).sum::<u64>();
+        }
+        state.ops.push_back(op);
+        if state.ops.len() == 1 {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Waits until no more than `bytes_max` bytes wait.
+    pub(crate) async fn room(&self, bytes_max: u64) {
+        loop {
+            let drained = self.drained.notified();
+            {
+                let state = self.state.lock();
+                if state.closed || state.bytes <= bytes_max {
+                    return;
+                }
+            }
+            drained.await;
+        }
+    }
+
+    /// Takes everything that waits. `None` once closed.
+    fn take(&self) -> Option<VecDeque<Op>> {
+        let mut state = self.state.lock();
+        while state.ops.is_empty() && !state.closed {
+            self.filled.wait(&mut state);
+        }
+        if state.closed {
+            return None;
+        }
+        state.bytes = 0;
+        let ops = std::mem::take(&mut state.ops);
+        drop(state);
+        self.drained.notify_waiters();
+        Some(ops)
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.ops.clear();
+        drop(state);
+        self.filled.notify_all();
+        self.drained.notify_waiters();
+    }
+}
+
+// ---- group commit ----
+
+#[derive(Default)]
+struct FlushState {
+    written_end: LogPosition,
+    flushed_end: LogPosition,
+    /// Segments with bytes that are not flushed, in order.
+    dirty: Vec<Arc<Segment>>,
+    /// When the oldest byte that is not flushed was written.
+    oldest: Option<Instant>,
+    /// Appends that are written, and whose answer waits for the disk to come closer.
+    held: VecDeque<Done>,
+    progress_dirty: bool,
+    stop: bool,
+}
+
+/// What is written and what is flushed, shared by the writer and the flusher.
+pub(crate) struct Flush {
+    log: Arc<Log>,
+    /// Held across each sync.
+    progress: Mutex<Progress>,
+    state: Mutex<FlushState>,
+    wake: Condvar,
+}
+
+impl Flush {
+    pub(crate) fn new(log: Arc<Log>, progress: Progress, end: LogPosition) -> Self {
+        let state = FlushState { written_end: end, flushed_end: end, ..FlushState::default() };
+        Self { log, progress: Mutex::new(progress), state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    /// Closes the log, tells everybody who waits, and leaves a note for the next start.
+    fn fail(&self, error: &Error) {
+        let reason = error.to_string();
+        let reason = match error {
+            Error::Io { source, .. } => format!("{reason}: {source}"),
+            _ => reason,
+        };
+        if self.log.latch(&reason) {
+            self.leave_note(&reason);
+        }
+        let held = std::mem::take(&mut self.state.lock().held);
+        for done in held {
+            done(Err(self.latch_error()));
+        }
+    }
+
+    fn latch_error(&self) -> io::Error {
+        self.log.check_latch().map_or_else(io::Error::from, |()| io::Error::other("the log failed"))
+    }
+
+    /// The data directory is what has just failed, so the note also goes elsewhere. Best effort.
+    fn leave_note(&self, reason: &str) {
+        let (last, committed) = {
+            let state = self.log.state();
+            (state.last, state.committed)
+        };
+        let note = format!("reason: {reason}\nlast: {last:?}\ncommitted: {committed:?}\n");
+        let here = self.log.options.dir.join(LATCH_NOTE);
+        let elsewhere = self.log.options.runtime_dir.as_ref().map(|dir| dir.join(LATCH_NOTE));
+        for path in std::iter::once(here).chain(elsewhere) {
+            if let Err(error) = durable::write_file(&path, note.as_bytes()) {
+                tracing::warn!(%error, "the note about the latch cannot be written");
+            }
+        }
+    }
+
+    /// Takes note of bytes that have just been written to `segment`.
+    fn note_written(&self, segment: &Arc<Segment>, end: LogPosition) {
+        let mut state = self.state.lock();
+        state.written_end = end;
+        if state.dirty.last().is_none_or(|last| last.base != segment.base) {
+            state.dirty.push(Arc::clone(segment));
+        }
+        if state.oldest.is_none() {
+            state.oldest = Some(Instant::now());
+            if self.log.options.flush != FlushMode::Sync {
+                self.wake.notify_all();
+            }
+        }
+    }
+
+    fn unflushed_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.written_end.get() - state.flushed_end.get()
+    }
+
+    /// On return everything written before the call is on disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let mut progress = self.progress.lock();
+        self.log.check_latch()?;
+        let (end, dirty) = {
+            let state = self.state.lock();
+            (state.written_end, state.dirty.clone())
+        };
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        for segment in &dirty {
+            if let Err(e) = segment.region.sync() {
+                let error = Error::io("syncing", segment.region.path(), e);
+                self.fail(&error);
+                return Err(error);
+            }
+        }
+        let newest = dirty.last().map(|segment| segment.base);
+        {
+            let mut state = self.state.lock();
+            state.flushed_end = end;
+            let clean = state.written_end == end;
+            // Sealed segments that were synced are done. The newest one may have got more bytes since.
+            state.dirty.retain(|segment| Some(segment.base) >= newest && !(clean && Some(segment.base) == newest));
+            state.oldest = (!clean).then_some(started);
+        }
+        self.log.note_flushed(end);
+        self.note_progress(&mut progress, end, None)
+    }
+
+    /// Writes the hints without a sync.
+    fn note_progress(&self, progress: &mut Progress, flushed_end: LogPosition, cut: Option<LogPosition>) -> Result<()> {
+        let hints = self.hints(flushed_end, cut);
+        let written = progress
+            .note(hints)
+            .and_then(|()| if progress.lag_bytes() >= PROGRESS_LAG_BYTES { progress.sync() } else { Ok(()) });
+        if let Err(error) = written {
+            self.fail(&error);
+            return Err(error);
+        }
+        if progress.is_dirty() {
+            let mut state = self.state.lock();
+            if !state.progress_dirty {
+                state.progress_dirty = true;
+                self.wake.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn hints(&self, flushed_end: LogPosition, cut: Option<LogPosition>) -> Hints {
+        let state = self.log.state();
+        Hints { flushed_end, committed: state.committed, applied: state.applied, cut }
+    }
+
+    /// Writes and syncs the hints.
+    fn save_progress(&self, flushed_end: LogPosition, cut: Option<LogPosition>) -> Result<()> {
+        let mut progress = self.progress.lock();
+        self.log.check_latch()?;
+        let hints = self.hints(flushed_end, cut);
+        progress.save(hints).inspect_err(|error| self.fail(error))
+    }
+
+    /// Starts over at `end`, where everything is on disk.
+    fn restart_at(&self, end: LogPosition) {
+        let mut state = self.state.lock();
+        state.written_end = end;
+        state.flushed_end = end;
+        state.dirty.clear();
+        state.oldest = None;
+    }
+
+    /// Answers written appends, or holds the answers while the disk is too far behind.
+    fn answer_written(&self, done: Vec<Done>) {
+        let mut state = self.state.lock();
+        let late = state.oldest.is_some_and(|oldest| oldest.elapsed() > self.log.options.flush_lag_max);
+        if late || !state.held.is_empty() {
+            state.held.extend(done);
+            return;
+        }
+        drop(state);
+        done.into_iter().for_each(|done| done(Ok(())));
+    }
+
+    fn answer_held(&self) {
+        let held = std::mem::take(&mut self.state.lock().held);
+        held.into_iter().for_each(|done| done(Ok(())));
+    }
+
+    /// The flusher: syncs at an interval in asynchronous mode, and `progress` in both.
+    fn run(&self) {
+        let mut progress_changed: Option<Instant> = None;
+        let mut last_end = LogPosition::ZERO;
+        loop {
+            let due = {
+                let mut state = self.state.lock();
+                loop {
+                    if state.stop {
+                        return;
+                    }
+                    let now = Instant::now();
+                    let sync_at = match self.log.options.flush {
+                        FlushMode::Async { interval } => state.oldest.map(|oldest| oldest + interval),
+                        FlushMode::Sync => None,
+                    };
+                    if state.progress_dirty && progress_changed.is_none() {
+                        progress_changed = Some(now);
+                        last_end = state.flushed_end;
+                    }
+                    let idle_at = progress_changed.map(|_| now + PROGRESS_IDLE);
+                    let wake_at = [sync_at, idle_at].into_iter().flatten().min();
+                    match wake_at {
+                        None => self.wake.wait(&mut state),
+                        Some(at) if at <= now => {}
+                        Some(at) => {
+                            let _ = self.wake.wait_until(&mut state, at);
+                            if state.stop {
+                                return;
+                            }
+                        }
+                    }
+                    let now = Instant::now();
+                    let sync = sync_at.is_some_and(|at| at <= now);
+                    let idle = progress_changed.is_some() && state.flushed_end == last_end;
+                    let old = progress_changed.is_some_and(|since| now - since >= PROGRESS_INTERVAL);
+                    let progress = idle_at.is_some_and(|at| at <= now) && (idle || old);
+                    last_end = state.flushed_end;
+                    if sync || progress {
+                        break (sync, progress);
+                    }
+                }
+            };
+            let (sync, progress) = due;
+            if sync && self.sync().is_ok() {
+                self.answer_held();
+                self.log.cool_old_segments();
+            }
+            if progress {
+                progress_changed = None;
+                self.state.lock().progress_dirty = false;
+                let end = self.state.lock().flushed_end;
+                // The hints may have moved since the last group commit. A failure has closed the log.
+                let _ = self.save_progress(end, None);
+            }
+            if self.log.check_latch().is_err() {
+                // Nothing is left to do: whatever comes is refused by the writer.
+                let mut state = self.state.lock();
+                while !state.stop {
+                    self.wake.wait(&mut state);
+                }
+                return;
+            }
+        }
+    }
+
+    fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_all();
+    }
+}
+
+// ---- the writer ----
+
+/// The small files the writer owns.
+pub(crate) struct SmallFiles {
+    pub(crate) node: NodeFile,
+    pub(crate) hard_state: HardState,
+    pub(crate) purged_file: PurgedFile,
+    pub(crate) purged: Option<Purged>,
+}
+
+struct Writer {
+    log: Arc<Log>,
+    flush: Arc<Flush>,
+    preparer: Preparer,
+    files: SmallFiles,
+    /// The open segment.
+    segment: Arc<Segment>,
+    /// Where the next record goes, but for a segment's end.
+    end: LogPosition,
+    chain: u32,
+    last: Option<LogId>,
+    /// Records laid out for the next `pwrite`, which goes to `stage_at`.
+    stage: Vec<u8>,
+    stage_at: u64,
+    staged: Vec<Header>,
+    /// Appends of this round, in order, and whether one of them insists on a sync.
+    round: Vec<Done>,
+    round_must_sync: bool,
+    closed: bool,
+}
+
+/// The running threads. Dropping it stops them without finishing what is queued, as a kill would.
+pub(crate) struct Threads {
+    queue: Arc<Queue>,
+    flush: Arc<Flush>,
+    writer: Option<JoinHandle<()>>,
+    flusher: Option<JoinHandle<()>>,
+}
+
+/// What the writer goes on from.
+pub(crate) struct Start {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) end: LogPosition,
+    pub(crate) chain: u32,
+    pub(crate) last: Option<LogId>,
+    pub(crate) preparer: Preparer,
+    pub(crate) files: SmallFiles,
+    pub(crate) progress: Progress,
+}
+
+/// Starts the threads.
+pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Threads> {
+    let flush = Arc::new(Flush::new(Arc::clone(&log), start.progress, start.end));
+    let writer = Writer {
+        log: Arc::clone(&log),
+        flush: Arc::clone(&flush),
+        preparer: start.preparer,
+        files: start.files,
+        segment: start.segment,
+        end: start.end,
+        chain: start.chain,
+        last: start.last,
+        stage: Vec::with_capacity(STAGE_BYTES_MAX),
+        stage_at: 0,
+        staged: Vec::new(),
+        round: Vec::new(),
+        round_must_sync: false,
+        closed: false,
+    };
+    let mut threads = Threads { queue: Arc::clone(&queue), flush: Arc::clone(&flush), writer: None, flusher: None };
+    let failed = |e| Error::io("starting a thread for", &log.options.dir, e);
+    let name = |what| std::thread::Builder::new().name(format!("log-{what}"));
+    threads.flusher = Some(name("flush").spawn(move || flush.run()).map_err(failed)?);
+    threads.writer = Some(name("write").spawn(move || writer.run(&queue)).map_err(failed)?);
+    Ok(threads)
+}
+
+impl Threads {
+    fn join(&mut self) {
+        self.queue.close();
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+        self.flush.stop();
+        if let Some(flusher) = self.flusher.take() {
+            let _ = flusher.join();
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+impl Writer {
+    fn run(mut self, queue: &Queue) {
+        while let Some(ops) = queue.take() {
+            for op in ops {
+                self.perform(op);
+                if self.closed {
+                    return queue.close();
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn perform(&mut self, op: Op) {
+        match op {
+            Op::Write(write) => self.write(write),
+            Op::SaveVote(vote, reply) => {
+                self.settle();
+                let result = self.save_vote(vote);
+                reply(result);
+            }
+            Op::Truncate(keep, reply) => {
+                self.settle();
+                let result = self.truncate(keep);
+                reply(result);
+            }
+            Op::Purge(id) => {
+                self.settle();
+                if let Err(error) = self.purge(id) {
+                    // Readers no longer see the entries; the next start frees the space.
+                    tracing::warn!(%error, "purged segments could not be freed");
+                }
+            }
+            Op::Reset(purged, reply) => {
+                self.settle();
+                let result = self.reset(purged);
+                reply(result);
+            }
+            Op::Close(reply) => {
+                self.settle();
+                let result = self.close();
+                self.closed = true;
+                reply(result);
+            }
+        }
+    }
+
+    /// Runs a step; a failure of a write or sync in it closes the log.
+    fn guarded(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.log.check_latch()?;
+        step(self).inspect_err(|error| self.flush.fail(error))
+    }
+
+    // ---- appends ----
+
+    fn write(&mut self, write: Write) {
+        self.round.push(write.done);
+        self.round_must_sync |= write.must_sync;
+        for record in &write.records {
+            if self.guarded(|this| this.stage(record)).is_err() {
+                return self.refuse_round();
+            }
+        }
+        if self.flush.unflushed_bytes() + self.stage.len() as u64 > self.sync_bytes_max() {
+            self.round_must_sync = true;
+            self.settle();
+        }
+    }
+
+    fn sync_bytes_max(&self) -> u64 {
+        match self.log.options.flush {
+            FlushMode::Sync => SYNC_BYTES_MAX.min(self.log.options.unflushed_bytes_max),
+            FlushMode::Async { .. } => self.log.options.unflushed_bytes_max,
+        }
+    }
+
+    /// Lays out one record behind those that wait, writing them first if it does not fit.
+    fn stage(&mut self, record: &Record) -> Result<()> {
+        let base = self.log.layout.segment_base(record.position);
+        if base != self.segment.base {
+            assert_eq!(base, self.log.layout.next_base(self.segment.base));
+            self.roll()?;
+        }
+        self.open_segment(record.id.index)?;
+        assert_eq!(record.position, self.end, "a record goes where the log ends");
+        assert!(self.last.is_none_or(|last| last.index.next() == record.id.index));
+        let size = usize::try_from(record.stored_bytes()).expect("a record fits a segment");
+        if !self.stage.is_empty() && self.stage.len() + size > STAGE_BYTES_MAX {
+            self.write_stage()?;
+        }
+        let draft = Draft {
+            position: record.position,
+            id: record.id,
+            kind: Kind::Body(record.kind),
+            chain: self.chain,
+            payload: &record.payload,
+        };
+        self.put(&draft);
+        self.last = Some(record.id);
+        Ok(())
+    }
+
+    fn put(&mut self, draft: &Draft<'_>) {
+        let (header, bytes) = draft.seal(self.segment.seed);
+        if self.stage.is_empty() {
+            self.stage_at = self.segment.offset(draft.position);
+        }
+        self.stage.extend_from_slice(&bytes);
+        self.stage.extend_from_slice(draft.payload);
+        let padded = self.stage.len().next_multiple_of(64);
+        self.stage.resize(padded, 0);
+        self.chain = header.payload_crc;
+        self.end = header.end();
+        self.staged.push(header);
+    }
+
+    /// Writes where the records of a fresh segment start.
+    fn open_segment(&mut self, first_index: LogIndex) -> Result<()> {
+        if self.segment.content().opening.is_some() {
+            return Ok(());
+        }
+        if self.end == self.segment.base {
+            self.end = self.segment.base.plus(segment::HEADER_BYTES);
+        }
+        let offset = self.segment.offset(self.end);
+        let first_offset = u32::try_from(offset).expect("an offset in a segment fits 32 bits");
+        self.segment
+            .write_opening(Opening { first_index, first_offset, chain: self.chain })
+            .map_err(|e| Error::io("writing", self.segment.region.path(), e))
+    }
+
+    /// Brings the laid out records to the operating system, in one call.
+    fn write_stage(&mut self) -> Result<()> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        self.segment
+            .region
+            .write(self.stage_at, &self.stage)
+            .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
+        self.segment.note_written(&self.staged);
+        self.flush.note_written(&self.segment, self.end);
+        let last = self.staged.iter().rev().find(|header| header.kind != Kind::Pad);
+        if let Some(last) = last {
+            self.log.note_written(last.id.index.next());
+        }
+        self.stage.clear();
+        self.stage.shrink_to(STAGE_BYTES_MAX);
+        self.staged.clear();
+        self.prepare_next();
+        Ok(())
+    }
+
+    /// Has the next segment made once this one is half full.
+    fn prepare_next(&self) {
+        let used = self.segment.offset(self.end.max(self.segment.base));
+        if used >= self.log.layout.segment_bytes / 2 {
+            self.preparer.prepare(self.log.layout.next_base(self.segment.base));
+        }
+    }
+
+    /// Closes the open segment and goes on in the next.
+    fn roll(&mut self) -> Result<()> {
+        let last = self.last.expect("a segment is closed only behind an entry");
+        self.open_segment(last.index.next())?;
+        let pad = Draft::pad(self.end, last, self.chain);
+        self.put(&pad);
+        self.write_stage()?;
+        let footer = self.segment.encode_footer(&self.log.layout);
+        let footer_at = self.log.layout.segment_bytes - footer.len() as u64;
+        self.segment
+            .region
+            .write(footer_at, &footer)
+            .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
+        let next_base = self.log.layout.next_base(self.segment.base);
+        let resume = ResumePoint { position: next_base.plus(segment::HEADER_BYTES), chain: self.chain };
+        let sealed = SealedSegment { base: self.segment.base, last, resume };
+        self.segment = self.add_segment(next_base)?;
+        self.end = resume.position;
+        self.log.sealed.send_replace(Some(sealed));
+        Ok(())
+    }
+
+    /// Takes a prepared segment into the log.
+    fn add_segment(&self, base: LogPosition) -> Result<Arc<Segment>> {
+        let region = self.preparer.take(base)?;
+        region.warm().map_err(|e| Error::io("mapping", region.path(), e))?;
+        let segment = Arc::new(Segment::empty(&self.log.layout, base, region));
+        self.log.add_segment(Arc::clone(&segment));
+        Ok(segment)
+    }
+
+    /// Ends a round: writes what is laid out, syncs as the mode asks, answers.
+    fn settle(&mut self) {
+        let written = self.guarded(Self::write_stage);
+        let must_sync = self.log.options.flush == FlushMode::Sync || self.round_must_sync;
+        self.round_must_sync = false;
+        if self.round.is_empty() {
+            return;
+        }
+        let result = match written {
+            Ok(()) if must_sync => self.flush.sync(),
+            result => result,
+        };
+        if result.is_err() {
+            return self.refuse_round();
+        }
+        let round = std::mem::take(&mut self.round);
+        if must_sync {
+            self.flush.answer_held();
+            round.into_iter().for_each(|done| done(Ok(())));
+            self.log.cool_old_segments();
+        } else {
+            self.flush.answer_written(round);
+        }
+    }
+
+    fn refuse_round(&mut self) {
+        self.round_must_sync = false;
+        for done in std::mem::take(&mut self.round) {
+            done(Err(self.flush.latch_error()));
+        }
+    }
+
+    // ---- everything else ----
+
+    fn save_vote(&mut self, vote: Vote) -> Result<()> {
+        self.flush.sync()?;
+        self.guarded(|this| this.files.hard_state.save(vote))?;
+        self.log.set_vote(vote);
+        Ok(())
+    }
+
+    fn truncate(&mut self, keep: Option<LogIndex>) -> Result<()> {
+        // What remains must not become less durable than it was.
+        self.flush.sync()?;
+        self.guarded(|this| this.cut_behind(keep))
+    }
+
+    fn cut_behind(&mut self, keep: Option<LogIndex>) -> Result<()> {
+        let (purged, segments, committed_end) = {
+            let state = self.log.state();
+            (state.purged, state.segments.clone(), state.committed_end)
+        };
+        let keep = keep.filter(|keep| purged.is_none_or(|purged| *keep > purged.index));
+        let (last, end, chain) = match keep {
+            Some(index) => {
+                let segment = segments
+                    .iter()
+                    .rfind(|segment| segment.first_index().is_some_and(|first| first <= index))
+                    .expect("the entry to keep is held");
+                let header = segment.find(index, committed_end)?;
+                (Some(header.id), header.end(), header.payload_crc)
+            }
+            None => {
+                let resume = match purged {
+                    Some(id) => self.resume_behind_purged(id)?,
+                    None => ResumePoint { position: LogPosition::new(segment::HEADER_BYTES), chain: 0 },
+                };
+                (purged, resume.position, resume.chain)
+            }
+        };
+        let old_end = self.end;
+        if end >= old_end {
+            return Ok(());
+        }
+        // First the intention: from here on a crash cannot bring any of it back.
+        self.flush.save_progress(end, Some(end))?;
+        let gone = self.log.cut(last, end, chain);
+        self.preparer.discard();
+        let names: Vec<String> = gone.iter().rev().map(|segment| segment::file_name(segment.base)).collect();
+        self.log.files.remove(&names)?;
+        let base = self.log.layout.segment_base(end);
+        let open = self.log.state().segments.last().filter(|segment| segment.base == base).cloned();
+        match open {
+            Some(open) => {
+                let keep_opening = open.content().opening.is_some();
+                erase_behind(&self.log.layout, &open, end, keep_opening)?;
+                self.segment = open;
+            }
+            None => self.segment = self.add_segment(base)?,
+        }
+        self.segment.region.warm().map_err(|e| Error::io("mapping", self.segment.region.path(), e))?;
+        self.end = end;
+        self.chain = chain;
+        self.last = last;
+        self.flush.restart_at(end);
+        self.flush.save_progress(end, None)
+    }
+
+    /// Where the log goes on behind the purged entry, whether or not that is durable yet.
+    fn resume_behind_purged(&self, id: LogId) -> Result<ResumePoint> {
+        match self.files.purged.filter(|purged| purged.id == id) {
+            Some(purged) => Ok(purged.resume),
+            None => self.log.resume_point_after(id.index),
+        }
+    }
+
+    fn purge(&mut self, id: LogId) -> Result<()> {
+        self.log.check_latch()?;
+        if self.files.purged.is_some_and(|purged| purged.id.index >= id.index) {
+            return Ok(());
+        }
+        let resume = self.log.resume_point_after(id.index)?;
+        // The open segment is never dropped, so the mark must not point beyond it.
+        let purged = Purged { id, resume, reset: false };
+        self.guarded(|this| {
+            this.files.purged_file.save(purged)?;
+            this.files.purged = Some(purged);
+            Ok(())
+        })?;
+        let gone = self.log.drop_segments_below(resume.position);
+        let names: Vec<String> = gone.iter().map(|segment| segment::file_name(segment.base)).collect();
+        self.log.files.remove(&names)
+    }
+
+    fn reset(&mut self, purged: Purged) -> Result<()> {
+        self.flush.sync()?;
+        self.guarded(|this| {
+            // A start that finds the first mark throws all segments away; one that finds the second
+            // relies on their being gone.
+            let intent = Purged { reset: true, ..purged };
+            this.files.purged_file.save(intent)?;
+            this.files.purged = Some(intent);
+            let gone = this.log.reset(purged);
+            this.preparer.discard();
+            let names: Vec<String> = gone.iter().map(|segment| segment::file_name(segment.base)).collect();
+            this.log.files.remove(&names)?;
+            this.end = purged.resume.position;
+            this.chain = purged.resume.chain;
+            this.last = Some(purged.id);
+            this.flush.restart_at(this.end);
+            this.flush.save_progress(this.end, None)?;
+            this.segment = this.add_segment(this.log.layout.segment_base(this.end))?;
+            this.files.purged_file.save(purged)?;
+            this.files.purged = Some(purged);
+            Ok(())
+        })
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.flush.sync()?;
+        let end = self.log.state().flushed_end;
+        self.flush.save_progress(end, None)?;
+        self.preparer.finish();
+        self.guarded(|this| this.files.node.mark_clean())
+    }
+}
+
+/// Makes everything behind `end` in an open segment read as never written, durably.
+///
+/// From the end backwards and in steps, so that whatever a crash leaves is a prefix of the records
+/// and then zeros.
+pub(crate) fn erase_behind(
+    layout: &crate::options::Layout,
+    segment: &Segment,
+    end: LogPosition,
+    keep_opening: bool,
+) -> Result<()> {
+    const STEP: u64 = 1 << 20;
+    let failed = |e| Error::io("zeroing", segment.region.path(), e);
+    let from = segment.offset(end);
+    let mut to = layout.segment_bytes;
+    while to > from {
+        let start = to.saturating_sub(STEP).max(from);
+        // What was never written costs nothing.
+        let used = segment.region.next_data(start).map_err(failed)?.is_some_and(|data| data < to);
+        if used {
+            segment.region.zero(start, to - start).map_err(failed)?;
+        }
+        to = start;
+    }
+    if !keep_opening {
+        segment.region.zero(512, 512).map_err(failed)?;
+    }
+    segment.region.sync().map_err(|e| Error::io("syncing", segment.region.path(), e))
+}
