@@ -38,3 +38,11 @@ pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
 pub use options::{FlushMode, Options, Preparation};
 pub use view::{Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks};
+
+#[cfg(test)]
+extern crate self as raft_store;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[cfg(test)]
+mod tests;

@@ -237,7 +237,7 @@ fn walk_segment(
         let payload = &block[start..start + payload_bytes];
         let padding = &block[start + payload_bytes..start - 64 + stored];
         if !header.verifies(segment.seed, payload) {
-            let shape = if has_zero_sector(segment.offset(position) + 64, payload) { Shape::Torn } else { Shape::Rot };
+            let shape = if has_zero_sector(segment, &header)? { Shape::Torn } else { Shape::Rot };
             walk.wrong = Some((shape, "a payload whose checksum does not hold".into()));
             return Ok(());
         }
@@ -266,14 +266,15 @@ fn walk_segment(
     }
 }
 
-/// Whether a whole sector of the file inside the payload is zero, as after an interrupted write.
-fn has_zero_sector(offset: u64, payload: &[u8]) -> bool {
-    const SECTOR: usize = 512;
-    let skip = usize::try_from(offset.next_multiple_of(512) - offset).expect("less than a sector");
-    let sectors = payload.get(skip..).unwrap_or_default();
-    // A payload shorter than a sector tears with its header: then all of it is zero.
-    let short = !payload.is_empty() && payload.len() < 2 * SECTOR && payload.iter().all(|byte| *byte == 0);
-    short || sectors.chunks_exact(SECTOR).any(|sector| sector.iter().all(|byte| *byte == 0))
+/// Whether a whole sector of the file that the payload reaches into is zero, as after an interrupted
+/// write.
+fn has_zero_sector(segment: &Segment, header: &Header) -> Result<bool> {
+    const SECTOR: u64 = 512;
+    let start = segment.offset(header.position) / SECTOR * SECTOR;
+    let end = segment.offset(header.end()).next_multiple_of(SECTOR).min(segment.region.bytes());
+    let mut sectors = vec![0; usize::try_from(end - start).expect("a record fits memory")];
+    segment.region.read(start, &mut sectors).map_err(|e| Error::io("reading", segment.region.path(), e))?;
+    Ok(sectors.chunks_exact(512).any(|sector| sector.iter().all(|byte| *byte == 0)))
 }
 
 /// What lies behind the end: anything at all, and any valid record?
@@ -768,7 +769,8 @@ fn act_on(
 
 /// Whether the log still has what it had when it latched.
 fn noted_last_reached(files: &Arc<dyn Files>, last: Option<LogId>, noted: bool) -> bool {
-    let Ok(note) = std::fs::read_to_string(files.path(LATCH_NOTE)) else { return !noted };
+    let Ok(note) = files.read_note(LATCH_NOTE) else { return !noted };
+    let note = String::from_utf8_lossy(&note);
     let line = note.lines().find_map(|line| line.strip_prefix("last: "));
     let reached = last.map_or_else(|| "None".to_owned(), |last| format!("Some({last})"));
     line == Some(reached.as_str())

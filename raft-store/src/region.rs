@@ -82,6 +82,12 @@ pub(crate) trait Files: Send + Sync + Debug {
     /// Removes files in the order given.
     fn remove(&self, names: &[String]) -> Result<()>;
 
+    /// Replaces a small file by one that holds `contents`.
+    fn write_note(&self, name: &str, contents: &[u8]) -> Result<()>;
+
+    /// All of a small file.
+    fn read_note(&self, name: &str) -> Result<Vec<u8>>;
+
     /// Writes a copy for people to look at. Nothing relies on it.
     fn keep_aside(&self, name: &str, contents: &[u8]) -> Result<()>;
 }
@@ -149,6 +155,15 @@ impl Files for Directory {
     fn remove(&self, names: &[String]) -> Result<()> {
         let paths: Vec<PathBuf> = names.iter().map(|name| self.path(name)).collect();
         durable::remove_files(paths.iter().map(PathBuf::as_path))
+    }
+
+    fn write_note(&self, name: &str, contents: &[u8]) -> Result<()> {
+        durable::write_file(&self.path(name), contents)
+    }
+
+    fn read_note(&self, name: &str) -> Result<Vec<u8>> {
+        let path = self.path(name);
+        fs::read(&path).map_err(|e| Error::io("reading", path, e))
     }
 
     fn keep_aside(&self, name: &str, contents: &[u8]) -> Result<()> {
@@ -303,3 +318,6 @@ impl Region for FileRegion {
         *self.state.write() = Open { file: None, mapped: None };
     }
 }
+
+#[cfg(test)]
+pub(crate) mod simulated;

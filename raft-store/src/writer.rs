@@ -201,12 +201,11 @@ impl Flush {
             (state.last, state.committed)
         };
         let note = format!("reason: {reason}\nlast: {last:?}\ncommitted: {committed:?}\n");
-        let here = self.log.options.dir.join(LATCH_NOTE);
+        let here = self.log.files.write_note(LATCH_NOTE, note.as_bytes());
         let elsewhere = self.log.options.runtime_dir.as_ref().map(|dir| dir.join(LATCH_NOTE));
-        for path in std::iter::once(here).chain(elsewhere) {
-            if let Err(error) = durable::write_file(&path, note.as_bytes()) {
-                tracing::warn!(%error, "the note about the latch cannot be written");
-            }
+        let there = elsewhere.map_or(Ok(()), |path| durable::write_file(&path, note.as_bytes()));
+        for error in [here, there].into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "the note about the latch cannot be written");
         }
     }
 

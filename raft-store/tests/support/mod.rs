@@ -1,7 +1,7 @@
 //! What the tests of this crate share: a type configuration, a small state machine, and a log driven
 //! without Raft.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io;
 use std::path::Path;
@@ -67,9 +67,13 @@ pub struct Store {
 
 impl Store {
     pub fn open(options: Options) -> Result<Self> {
-        let Opened { storage, view, recovered } = raft_store::open(options)?;
+        raft_store::open(options).map(Self::new)
+    }
+
+    pub fn new(opened: Opened<Config>) -> Self {
+        let Opened { storage, view, recovered } = opened;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Ok(Self { storage, view, recovered, runtime })
+        Self { storage, view, recovered, runtime }
     }
 
     /// Appends and waits until it counts as done.
@@ -81,11 +85,26 @@ impl Store {
         })
     }
 
+    /// Appends; also fails if the append is refused at once.
+    pub fn runtime_append(&mut self, entries: Vec<LogEntry>) -> io::Result<()> {
+        self.append(entries)
+    }
+
+    /// Runs something on the store's own runtime.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
     /// Appends without waiting.
     pub fn start_append(&mut self, entries: Vec<LogEntry>) -> Appending {
         let (sender, receiver) = Config::oneshot();
         self.runtime.block_on(self.storage.append(entries, IOFlushed::signal(sender))).unwrap();
         receiver
+    }
+
+    /// Waits for the answer to an append.
+    pub fn wait(&self, appending: Appending) -> io::Result<()> {
+        self.runtime.block_on(async { appending.await.unwrap_or_else(|_| Err(io::Error::other("never answered"))) })
     }
 
     pub fn vote(&mut self, term: u64) -> io::Result<()> {

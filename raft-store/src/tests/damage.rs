@@ -1,0 +1,592 @@
+//! What recovery finds, and what it makes of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::error::{Error, Result};
+use crate::ids::ClusterId;
+use crate::recovery::{Decision, Finding, decide};
+use crate::view::StopClass;
+
+/// Asynchronous mode in which nothing is flushed unless something asks for it.
+fn lazy() -> Options {
+    let mut options = options(FlushMode::Async { interval: Duration::from_secs(3600) });
+    options.flush_lag_max = Duration::from_secs(7200);
+    options
+}
+
+/// Ten entries that were written and not flushed, the process killed.
+fn unflushed() -> Arc<SimulatedDisk> {
+    let disk = SimulatedDisk::new();
+    let mut store = open_at(&disk, lazy(), "boot").unwrap();
+    ten_entries(&mut store);
+    store.kill();
+    disk.after_kill()
+}
+
+/// Ten entries that were flushed, the process killed.
+fn flushed() -> Arc<SimulatedDisk> {
+    let disk = SimulatedDisk::new();
+    ten_entries(&mut open(&disk, FlushMode::Sync));
+    disk.after_kill()
+}
+
+/// Ten entries that were flushed, and a power cut before `progress` was synced.
+fn powerless() -> Arc<SimulatedDisk> {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    store.vote(4).unwrap();
+    for index in 0..10 {
+        store.append(vec![entry(4, index, payload(index))]).unwrap();
+    }
+    let after = disk.power_cut(|| false);
+    // Whatever the background had time to sync, the hint is as old as can be.
+    let fresh = SimulatedDisk::new();
+    drop(open(&fresh, FlushMode::Sync));
+    let hint = fresh.contents("progress");
+    after.damage("progress", |bytes| bytes.copy_from_slice(&hint));
+    after
+}
+
+fn reopen(disk: &Arc<SimulatedDisk>, options: Options, boot: &str) -> Result<Store> {
+    open_at(disk, options, boot)
+}
+
+#[track_caller]
+fn holds(store: &mut Store, entries: u64) {
+    let found = store.entries(0, u64::MAX).unwrap();
+    assert_eq!(entries, found.len() as u64, "{:?}", store.recovered.report);
+    assert_eq!((None, entries.checked_sub(1).map(|last| id(4, last))), store.log_state());
+    for (index, entry) in found.iter().enumerate() {
+        let expected = support::entry(4, index as u64, payload(index as u64)).body;
+        assert_eq!(expected, entry.body);
+    }
+}
+
+/// Cuts must leave a log that takes appends and survives another start.
+#[track_caller]
+fn goes_on(mut store: Store, disk: &Arc<SimulatedDisk>, options: Options, from: u64) {
+    for index in from..from + 5 {
+        store.append(vec![entry(4, index, payload(index))]).unwrap();
+    }
+    store.view.close().unwrap();
+    drop(store);
+    let mut store = open_at(disk, options, "a later boot").unwrap();
+    assert_eq!(StopClass::Clean, store.recovered.stop);
+    holds(&mut store, from + 5);
+}
+
+fn zero(disk: &SimulatedDisk, from: usize, to: usize) {
+    disk.damage(FIRST, |bytes| bytes[from..to].fill(0));
+}
+
+fn flip(disk: &SimulatedDisk, at: usize) {
+    disk.damage(FIRST, |bytes| bytes[at] ^= 0x10);
+}
+
+#[track_caller]
+fn refused(result: Result<Store>, text: &str) {
+    let error = result.err().expect("the start must be refused");
+    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
+    assert!(error.to_string().contains(text), "{error}");
+}
+
+// ---- the matrix ----
+
+#[test]
+fn every_cell_of_the_damage_matrix() {
+    use Decision::{
+        Go, GoIfNotedReached, NewIdentity, NewIdentityThenRepair, Repair, RepairOrNewIdentity, Stop, Truncate,
+        TruncateUnderNewIdentity,
+    };
+    let rows = [
+        // finding, [clean, process, os sync, os async, latched async, latched sync]
+        (Finding::DamageBelowFlushed, [Repair, Repair, Repair, Repair, Repair, Repair]),
+        (Finding::Torn, [Repair, Truncate, Truncate, TruncateUnderNewIdentity, TruncateUnderNewIdentity, Truncate]),
+        (
+            Finding::TornBeforeValid,
+            [Repair, Repair, Truncate, TruncateUnderNewIdentity, TruncateUnderNewIdentity, Truncate],
+        ),
+        (Finding::Rot, [Repair, Repair, RepairOrNewIdentity, NewIdentityThenRepair, NewIdentity, NewIdentity]),
+        (Finding::Nothing, [Go, Go, Go, NewIdentity, GoIfNotedReached, GoIfNotedReached]),
+        (Finding::EndsBelowFlushed, [Stop, Stop, NewIdentity, NewIdentity, NewIdentity, NewIdentity]),
+    ];
+    let columns = [
+        (StopClass::Clean, true),
+        (StopClass::Process, true),
+        (StopClass::Os, true),
+        (StopClass::Os, false),
+        (StopClass::Latched, false),
+        (StopClass::Latched, true),
+    ];
+    for (finding, decisions) in rows {
+        for ((stop, sync), expected) in columns.iter().zip(decisions) {
+            assert_eq!(expected, decide(finding, *stop, *sync), "{finding:?} {stop:?} sync {sync}");
+        }
+    }
+}
+
+// ---- nothing wrong ----
+
+#[test]
+fn a_killed_process_finds_everything_it_had_written() {
+    for disk in [unflushed(), flushed()] {
+        let options = options_of(&disk);
+        let mut store = reopen(&disk, options, "boot").unwrap();
+        assert_eq!(StopClass::Process, store.recovered.stop);
+        holds(&mut store, 10);
+        let marks = store.view.watermarks();
+        assert_eq!(marks.end, marks.flushed_end);
+    }
+}
+
+/// The options a disk was made with: the mode is written in its node file.
+fn options_of(disk: &Arc<SimulatedDisk>) -> Options {
+    let fits = |options: &Options| open_at(&disk.after_kill(), options.clone(), "boot").is_ok();
+    [options(FlushMode::Sync), lazy()].into_iter().find(fits).unwrap()
+}
+
+#[test]
+fn a_clean_stop_is_told_from_a_kill_and_from_a_crash_of_the_system() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, FlushMode::Sync);
+    assert_eq!(StopClass::New, store.recovered.stop);
+    assert_eq!(1, store.recovered.start_counter);
+    store.close();
+    let store = open_at(&disk, options(FlushMode::Sync), "another boot").unwrap();
+    assert_eq!(StopClass::Clean, store.recovered.stop);
+    store.kill();
+    let store = open_at(&disk, options(FlushMode::Sync), "another boot").unwrap();
+    assert_eq!(StopClass::Process, store.recovered.stop);
+    store.kill();
+    let store = open_at(&disk, options(FlushMode::Sync), "a third boot").unwrap();
+    assert_eq!(StopClass::Os, store.recovered.stop);
+    assert_eq!(4, store.recovered.start_counter);
+}
+
+#[test]
+fn the_unproven_tail_is_written_again_and_synced_before_it_counts() {
+    use crate::region::simulated::Event;
+    let disk = unflushed();
+    disk.take_events();
+    let store = reopen(&disk, lazy(), "boot").unwrap();
+    let events = disk.take_events();
+    let of_log: Vec<&Event> = events
+        .iter()
+        .filter(|event| matches!(event, Event::Write(name) | Event::Sync(name) if name == FIRST))
+        .collect();
+    let sync = Event::Sync(FIRST.into());
+    assert_eq!(Some(&&sync), of_log.first(), "synced before it is read: {events:?}");
+    assert_eq!(Some(&&sync), of_log.last(), "{events:?}");
+    assert!(of_log.contains(&&Event::Write(FIRST.into())), "{events:?}");
+    drop(store);
+    // All of it survives a power cut now.
+    let after = disk.power_cut(|| false);
+    let mut alone = lazy();
+    alone.alone = true;
+    holds(&mut reopen(&after, alone, "another boot").unwrap(), 10);
+}
+
+#[test]
+fn a_system_crash_in_asynchronous_mode_retires_the_node_even_if_nothing_seems_wrong() {
+    refused(reopen(&unflushed(), lazy(), "another boot"), "under a new id");
+    let mut alone = lazy();
+    alone.alone = true;
+    holds(&mut reopen(&unflushed(), alone, "another boot").unwrap(), 10);
+}
+
+// ---- torn ----
+
+#[test]
+fn torn_tail_is_cut_at_last_valid_record() {
+    let disk = unflushed();
+    zero(&disk, offset(9) + 64 + 300, offset(10));
+    let mut store = reopen(&disk, lazy(), "boot").unwrap();
+    holds(&mut store, 9);
+    assert_eq!(1, store.recovered.report.len());
+    goes_on(store, &disk, lazy(), 9);
+}
+
+#[test]
+fn a_tail_torn_at_any_page_is_cut_at_the_last_whole_record() {
+    for page in 1..=(offset(10) / 4096) {
+        let disk = unflushed();
+        let torn = page * 4096;
+        zero(&disk, torn, offset(10).max(torn));
+        let whole = (0..10).take_while(|index| offset(*index) + 64 + 1024 <= torn).count() as u64;
+        let mut store = reopen(&disk, lazy(), "boot").unwrap();
+        holds(&mut store, whole);
+        if whole > 0 {
+            goes_on(store, &disk, lazy(), whole);
+        }
+    }
+}
+
+#[test]
+fn a_hole_before_valid_records_is_damage_after_a_kill_and_ordinary_after_a_power_cut() {
+    let disk = unflushed();
+    zero(&disk, offset(5), offset(6));
+    refused(reopen(&disk, lazy(), "boot"), "must not be cut");
+
+    let disk = powerless();
+    zero(&disk, offset(5), offset(6));
+    let mut store = reopen(&disk, options(FlushMode::Sync), "another boot").unwrap();
+    holds(&mut store, 5);
+    goes_on(store, &disk, options(FlushMode::Sync), 5);
+}
+
+#[test]
+fn a_torn_tail_after_a_power_cut_is_cut() {
+    let disk = powerless();
+    zero(&disk, offset(9) + 64 + 300, offset(10));
+    let mut store = reopen(&disk, options(FlushMode::Sync), "another boot").unwrap();
+    holds(&mut store, 9);
+    goes_on(store, &disk, options(FlushMode::Sync), 9);
+}
+
+// ---- rot ----
+
+#[test]
+fn damage_below_the_proven_end_is_never_cut() {
+    for boot in ["boot", "another boot"] {
+        let disk = flushed();
+        zero(&disk, offset(9) + 64 + 300, offset(10));
+        refused(reopen(&disk, options(FlushMode::Sync), boot), "must not be cut");
+        let disk = flushed();
+        flip(&disk, offset(4) + 100);
+        refused(reopen(&disk, options(FlushMode::Sync), boot), "must not be cut");
+    }
+}
+
+#[test]
+fn changed_bytes_in_the_window_are_never_cut() {
+    let disk = unflushed();
+    flip(&disk, offset(9) + 100);
+    refused(reopen(&disk, lazy(), "boot"), "must not be cut");
+    let disk = unflushed();
+    flip(&disk, offset(9) + 20);
+    refused(reopen(&disk, lazy(), "boot"), "must not be cut");
+}
+
+#[test]
+fn a_log_that_ends_below_the_proven_end_stops() {
+    let disk = flushed();
+    zero(&disk, offset(9), offset(10));
+    refused(reopen(&disk, options(FlushMode::Sync), "boot"), "changed or rolled back");
+}
+
+#[test]
+fn with_no_readable_hint_damage_is_never_cut_but_a_whole_log_goes_on() {
+    for damaged in [false, true] {
+        let disk = unflushed();
+        disk.damage("progress", |bytes| bytes.fill(0xee));
+        if damaged {
+            zero(&disk, offset(9) + 64 + 300, offset(10));
+            refused(reopen(&disk, lazy(), "boot"), "must not be cut");
+        } else {
+            holds(&mut reopen(&disk, lazy(), "boot").unwrap(), 10);
+        }
+    }
+}
+
+// ---- the chain ----
+
+/// Brings back what stood in a file's range before a truncation that a crash undid in part.
+fn bring_back(disk: &SimulatedDisk, old: &[u8], from: usize, to: usize) {
+    disk.damage(FIRST, |bytes| bytes[from..to].copy_from_slice(&old[from..to]));
+}
+
+#[test]
+fn remnants_of_a_longer_log_do_not_come_back_after_a_truncation() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    ten_entries(&mut store);
+    let old = disk.contents(FIRST);
+    store.vote(5).unwrap();
+    store.truncate_after(Some(raft_id(4, 5))).unwrap();
+    store.append(vec![entry(5, 6, payload(6))]).unwrap();
+    store.kill();
+    let after = disk.power_cut(|| true);
+    bring_back(&after, &old, offset(7), offset(10));
+    let mut store = reopen(&after, options(FlushMode::Sync), "another boot").unwrap();
+    let found = store.entries(0, 100).unwrap();
+    assert_eq!(7, found.len());
+    assert_eq!(id(5, 6), found[6].id());
+}
+
+#[test]
+fn a_record_of_a_higher_term_does_not_follow_one_of_a_lower_term_it_never_followed() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    store.vote(4).unwrap();
+    for index in 0..6 {
+        store.append(vec![entry(4, index, payload(index))]).unwrap();
+    }
+    store.vote(6).unwrap();
+    store.append(vec![entry(6, 6, payload(6)), entry(6, 7, payload(7))]).unwrap();
+    let old = disk.contents(FIRST);
+    store.vote(7).unwrap();
+    store.truncate_after(Some(raft_id(4, 5))).unwrap();
+    store.append(vec![entry(5, 6, payload(6))]).unwrap();
+    store.kill();
+    let after = disk.power_cut(|| true);
+    bring_back(&after, &old, offset(7), offset(8));
+    let mut store = reopen(&after, options(FlushMode::Sync), "another boot").unwrap();
+    let found = store.entries(0, 100).unwrap();
+    assert_eq!(7, found.len());
+    assert_eq!(id(5, 6), found[6].id());
+}
+
+#[test]
+fn a_truncation_that_was_answered_is_never_undone() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    ten_entries(&mut store);
+    store.truncate_after(Some(raft_id(4, 2))).unwrap();
+    holds(&mut store, 3);
+    for boot in ["boot", "another boot"] {
+        let after = if boot == "boot" { disk.after_kill() } else { disk.power_cut(|| false) };
+        holds(&mut reopen(&after, options(FlushMode::Sync), boot).unwrap(), 3);
+    }
+}
+
+// ---- segments ----
+
+/// Entries over several segments.
+fn long(count: u64, flush: FlushMode) -> Arc<SimulatedDisk> {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, flush);
+    store.vote(4).unwrap();
+    for index in 0..count {
+        store.append(vec![entry(4, index, payload(index))]).unwrap();
+    }
+    store.kill();
+    disk.after_kill()
+}
+
+fn segment_name(number: u64) -> String {
+    format!("{:020}", number * (64 << 10))
+}
+
+#[test]
+fn a_log_over_many_segments_comes_back_whole() {
+    let disk = long(300, FlushMode::Sync);
+    let mut store = reopen(&disk, options(FlushMode::Sync), "boot").unwrap();
+    holds(&mut store, 300);
+    goes_on(store, &disk, options(FlushMode::Sync), 300);
+}
+
+#[test]
+fn a_missing_segment_stops() {
+    let disk = long(300, FlushMode::Sync);
+    disk.forget(&segment_name(1));
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::Gap { .. }), "{error}");
+    let disk = long(300, FlushMode::Sync);
+    disk.forget(&segment_name(0));
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::Gap { .. }), "{error}");
+}
+
+#[test]
+fn a_missing_newest_segment_stops() {
+    let disk = long(300, FlushMode::Sync);
+    let last = (0..).take_while(|number| disk.names().contains(&segment_name(*number))).last().unwrap();
+    disk.forget(&segment_name(last));
+    disk.forget(&segment_name(last - 1));
+    refused(reopen(&disk, options(FlushMode::Sync), "boot"), "changed or rolled back");
+}
+
+#[test]
+fn a_segment_of_another_cluster_stops() {
+    let disk = long(100, FlushMode::Sync);
+    let other = SimulatedDisk::new();
+    let mut foreign = options(FlushMode::Sync);
+    foreign.cluster_id = ClusterId::new([9; 16]);
+    let mut store = open_at(&other, foreign.clone(), "boot").unwrap();
+    ten_entries(&mut store);
+    let bytes = other.contents(FIRST);
+    disk.damage(FIRST, |place| place.copy_from_slice(&bytes));
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::ForeignCluster { .. }), "{error}");
+    let error = reopen(&disk, foreign, "boot").err().unwrap();
+    assert!(matches!(error, Error::ForeignCluster { .. }), "{error}");
+}
+
+#[test]
+fn a_lost_footer_is_written_again() {
+    let disk = long(100, FlushMode::Sync);
+    let footer = 60 << 10;
+    let whole = disk.contents(&segment_name(0));
+    disk.damage(&segment_name(0), |bytes| bytes[footer..].fill(0));
+    holds(&mut reopen(&disk, options(FlushMode::Sync), "boot").unwrap(), 100);
+    assert_eq!(whole, disk.contents(&segment_name(0)));
+}
+
+#[test]
+fn a_damaged_footer_of_an_old_segment_costs_a_scan_and_nothing_else() {
+    let disk = long(400, FlushMode::Sync);
+    disk.damage(&segment_name(1), |bytes| bytes[61 << 10] ^= 1);
+    holds(&mut reopen(&disk, options(FlushMode::Sync), "boot").unwrap(), 400);
+}
+
+#[test]
+fn swapped_segments_are_found() {
+    let disk = long(400, FlushMode::Sync);
+    let one = disk.contents(&segment_name(1));
+    disk.damage(&segment_name(2), |bytes| bytes.copy_from_slice(&one));
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_torn_tail_across_a_roll_is_cut_in_the_segment_where_it_tore() {
+    let disk = SimulatedDisk::new();
+    let mut store = open_at(&disk, lazy(), "boot").unwrap();
+    store.vote(4).unwrap();
+    for index in 0..80 {
+        store.append(vec![entry(4, index, payload(index))]).unwrap();
+    }
+    store.kill();
+    let disk = disk.after_kill();
+    // The kernel lost the second segment's pages and kept the first one's.
+    disk.damage(&segment_name(1), |bytes| bytes[512..].fill(0));
+    let mut store = reopen(&disk, lazy(), "boot").unwrap();
+    let held = store.log_state().1.unwrap().index.get() + 1;
+    assert!(held < 80);
+    holds(&mut store, held);
+    goes_on(store, &disk, lazy(), held);
+}
+
+// ---- refusals ----
+
+#[test]
+fn an_empty_directory_is_refused_unless_it_may_become_a_store() {
+    let mut options = options(FlushMode::Sync);
+    options.create = false;
+    let error = open_at(&SimulatedDisk::new(), options, "boot").err().unwrap();
+    assert!(matches!(error, Error::NoStore { .. }), "{error}");
+    assert!(error.to_string().contains("--bootstrap"));
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused() {
+    let disk = flushed();
+    let mut other = options(FlushMode::Sync);
+    other.cluster_id = ClusterId::new([9; 16]);
+    let error = open_at(&disk, other, "boot").err().unwrap();
+    assert!(matches!(error, Error::ForeignCluster { .. }), "{error}");
+    let mut other = options(FlushMode::Sync);
+    other.node_id = 2;
+    let error = open_at(&disk, other, "boot").err().unwrap();
+    assert!(matches!(error, Error::ForeignNode { found: 1, expected: 2, .. }), "{error}");
+    let mut other = options(FlushMode::Sync);
+    other.segment_bytes *= 2;
+    let error = open_at(&disk, other, "boot").err().unwrap();
+    assert!(error.to_string().contains("segment_bytes"), "{error}");
+    let error = open_at(&disk, options(FlushMode::ASYNC), "boot").err().unwrap();
+    assert!(error.to_string().contains("flush"), "{error}");
+}
+
+#[test]
+fn a_lost_vote_stops() {
+    let disk = flushed();
+    disk.forget("hard_state");
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::UnreadableSlots { .. }), "{error}");
+    let disk = flushed();
+    disk.damage("hard_state", |bytes| bytes.fill(0x55));
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::UnreadableSlots { .. }), "{error}");
+    // Half of it is enough.
+    let disk = flushed();
+    disk.damage("hard_state", |bytes| bytes[..4096].fill(0x55));
+    holds(&mut reopen(&disk, options(FlushMode::Sync), "boot").unwrap(), 10);
+}
+
+#[test]
+fn a_vote_older_than_the_log_stops() {
+    let disk = flushed();
+    let fresh = SimulatedDisk::new();
+    drop(open(&fresh, FlushMode::Sync));
+    let old = fresh.contents("hard_state");
+    disk.damage("hard_state", |bytes| bytes.copy_from_slice(&old));
+    let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(error.to_string().contains("older than the log"), "{error}");
+}
+
+// ---- after a latch ----
+
+#[test]
+fn after_a_failed_sync_the_next_start_goes_by_the_note() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    ten_entries(&mut store);
+    disk.fail_next_sync(FIRST);
+    store.append(vec![entry(4, 10, payload(10))]).unwrap_err();
+    store.kill();
+    // The cache still reads well, the disk has nothing of it: the tail is written again.
+    let after = disk.after_kill();
+    let mut store = reopen(&after, options(FlushMode::Sync), "boot").unwrap();
+    assert_eq!(StopClass::Latched, store.recovered.stop);
+    holds(&mut store, 11);
+    store.kill();
+    let cut = after.power_cut(|| false);
+    holds(&mut reopen(&cut, options(FlushMode::Sync), "another boot").unwrap(), 11);
+    // With the power gone as well, what was never acknowledged is gone, and nothing else.
+    let gone = disk.power_cut(|| false);
+    holds(&mut reopen(&gone, options(FlushMode::Sync), "another boot").unwrap(), 10);
+}
+
+#[test]
+fn committed_is_clamped_to_the_end_that_was_recovered() {
+    let disk = SimulatedDisk::new();
+    let mut store = open_at(&disk, lazy(), "boot").unwrap();
+    ten_entries(&mut store);
+    store.commit(raft_id(4, 9));
+    // The vote syncs what is there, so the hint is written; then the tail tears.
+    store.append(vec![entry(4, 10, payload(10))]).unwrap();
+    store.commit(raft_id(4, 10));
+    store.vote(5).unwrap();
+    store.kill();
+    let disk = disk.after_kill();
+    let mut alone = lazy();
+    alone.alone = true;
+    // As an old hint, or none, would leave it.
+    let fresh = SimulatedDisk::new();
+    drop(open_at(&fresh, lazy(), "boot").unwrap());
+    let flushed_nothing = {
+        let mut file = crate::progress::Progress::open(&*fresh).unwrap();
+        let mut hints = file.hints();
+        hints.committed = Some(id(4, 10));
+        file.save(hints).unwrap();
+        fresh.contents("progress")
+    };
+    disk.damage("progress", |bytes| bytes.copy_from_slice(&flushed_nothing));
+    zero(&disk, offset(9) + 64 + 300, offset(11));
+    let mut store = reopen(&disk, alone, "boot").unwrap();
+    holds(&mut store, 9);
+    assert_eq!(Some(id(4, 8)), store.recovered.committed);
+    assert_eq!(Some(id(4, 8)), store.view.watermarks().committed);
+}
+
+// ---- every bit ----
+
+#[test]
+fn every_flipped_bit_of_a_log_region_is_found() {
+    let slow = std::env::var_os("SLOW_TESTS").is_some();
+    let whole = flushed();
+    let bits = offset(10) * 8;
+    let step = if slow { 1 } else { 211 };
+    for bit in (0..bits).step_by(step) {
+        // The page's unused rest is not part of the log.
+        let byte = bit / 8;
+        if (48..508).contains(&byte) || (1024..4096).contains(&byte) {
+            continue;
+        }
+        let disk = whole.after_kill();
+        disk.damage(FIRST, |bytes| bytes[byte] ^= 1 << (bit % 8));
+        assert!(reopen(&disk, options(FlushMode::Sync), "boot").is_err(), "bit {bit} of byte {byte}");
+    }
+}
