@@ -147,6 +147,9 @@ pub enum BodyError {
     /// JSON, but not of this shape.
     #[error("body: {0}")]
     Shape(#[from] serde_json::Error),
+    /// A compressed body does not inflate.
+    #[error("body: {0}")]
+    Inflate(#[from] crate::message::InflateError),
     /// A binary body ends too early or holds an impossible length.
     #[error("body: {0}")]
     Layout(&'static str),

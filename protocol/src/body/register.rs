@@ -12,11 +12,10 @@
 //! | each mapping | JSON; not read |
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 
 use bytes::{BufMut as _, Bytes};
 use flate2::Compression;
-use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use serde::{Deserialize, Serialize};
 
@@ -25,11 +24,8 @@ use super::json_body;
 use super::topic_config::{DataVersion, TopicConfig, TopicConfigTable};
 use super::{SERVER, decode, encode};
 use crate::error::BodyError;
+use crate::message::inflate_zlib;
 use crate::reader::Reader;
-
-/// Most that a body may inflate to, and most times its own length.
-const INFLATED_BYTES_MAX: usize = 16 * 1024 * 1024;
-const INFLATED_RATIO_MAX: usize = 100;
 
 /// Everything a broker holds.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,16 +47,7 @@ impl RegisterBrokerBody {
     /// # Errors
     /// [`BodyError`], also if it inflates to far more than any broker's topics.
     pub fn decode_compressed(body: &[u8]) -> Result<Self, BodyError> {
-        let inflated_max = body.len().saturating_mul(INFLATED_RATIO_MAX).min(INFLATED_BYTES_MAX);
-        let mut inflated = Vec::new();
-        let limit = u64::try_from(inflated_max).unwrap_or(u64::MAX).saturating_add(1);
-        ZlibDecoder::new(body)
-            .take(limit)
-            .read_to_end(&mut inflated)
-            .map_err(|_| BodyError::Layout("not a zlib stream"))?;
-        if inflated.len() > inflated_max {
-            return Err(BodyError::Length { found: inflated.len(), max: inflated_max });
-        }
+        let inflated = inflate_zlib(body)?;
         Self::decode_fields(&mut Reader::new(&inflated))
     }
 
