@@ -232,6 +232,13 @@ impl Group {
         &self.0.settings.broker_name
     }
 
+    /// Resolves once this replica serves as leader.
+    pub async fn serving(&self) {
+        let mut place = self.0.place.subscribe();
+        // The sender lives as long as the group.
+        let _ = place.wait_for(|place| matches!(place, Place::Here { .. })).await;
+    }
+
     /// Puts every accepted consumer offset into the log. To be called before leadership is given away.
     pub async fn flush_offsets(&self) {
         self.flush_all_offsets().await;

@@ -31,8 +31,16 @@ impl Group {
             return Ok(success(request));
         }
         let physical_offset = u64::try_from(header.physical_offset).unwrap_or(u64::MAX);
-        let found = self.0.store.message_at(physical_offset);
-        let found = found.map_err(|error| Failure::error(format!("reading the message: {error}")))?;
+        let look = || {
+            let found = self.0.store.message_at(physical_offset);
+            found.map_err(|error| Failure::error(format!("reading the message: {error}")))
+        };
+        let mut found = look()?;
+        if found.is_none() {
+            // The consumer may have got it from a replica that was further on.
+            self.be_sure_to_lead().await?;
+            found = look()?;
+        }
         let bytes = found
             .ok_or_else(|| Failure::error(format!("look message by offset failed, {}", header.physical_offset)))?;
         let record = RecordView::parse(&bytes).map_err(|error| Failure::error(error.to_string()))?;

@@ -82,6 +82,8 @@ impl Group {
         };
         match self.propose(command).await {
             Ok(_) => {
+                // Nobody can have spoken to a group that did not exist.
+                self.0.clients.assume_complete();
                 self.register_topics();
                 true
             }

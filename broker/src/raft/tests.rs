@@ -303,10 +303,8 @@ async fn learner_gets_the_snapshot_and_the_rest_of_the_log_and_becomes_a_voter()
 async fn asker_and_voter(restarted: bool) -> (PeerHub, PeerHub, GroupRaft<MemState>) {
     let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let two = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let members = BTreeMap::from([
-        (1, member(1, one.local_addr().unwrap())),
-        (2, member(2, two.local_addr().unwrap())),
-    ]);
+    let members =
+        BTreeMap::from([(1, member(1, one.local_addr().unwrap())), (2, member(2, two.local_addr().unwrap()))]);
     let (asker, voter) = (hub(1, one).await, hub(2, two).await);
     asker.add_group(identity(1, 1), addresses(&members));
     let options = GroupRaftOptions {

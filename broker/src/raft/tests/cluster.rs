@@ -60,8 +60,7 @@ impl Cluster {
             listeners.push((id, listener));
         }
         let logs = members.keys().map(|id| (*id, MemLog::default())).collect();
-        let mut cluster =
-            Self { members, logs, starts: BTreeMap::new(), running: BTreeMap::new(), preferred };
+        let mut cluster = Self { members, logs, starts: BTreeMap::new(), running: BTreeMap::new(), preferred };
         for (id, listener) in listeners {
             cluster.start_on(id, listener, false).await;
         }

@@ -174,10 +174,8 @@ impl RaftSnapshotBuilder<TypeConfig> for MemState {
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData>> {
         let mut applied = self.applied.lock();
-        let meta = SnapshotMetaOf::<TypeConfig> {
-            last_log_id: applied.last,
-            last_membership: applied.membership.clone(),
-        };
+        let meta =
+            SnapshotMetaOf::<TypeConfig> { last_log_id: applied.last, last_membership: applied.membership.clone() };
         let snapshot = Self::encode(&applied);
         applied.snapshot = Some((meta.clone(), snapshot.clone()));
         Ok(SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot })

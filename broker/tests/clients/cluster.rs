@@ -1,0 +1,280 @@
+//! Nodes of one broker group in this process: real sockets, real files.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::peer::{GroupIdentity, PeerAddress, PeerHub, PeerHubOptions};
+use broker::processor::{DiskSpace, Group, GroupHandler, GroupParts, GroupSettings, Holds, Registrar};
+use broker::raft::{GroupRaft, GroupRaftOptions, Role, Timing};
+use broker::sequencer::{Sequencer, SequencerOptions};
+use broker::state_machine::{self, StoreControl};
+use broker::store::StoreOptions;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use protocol::{RemotingCommand, RequestCode};
+use raft_store::{ClusterId, FlushMode, Member};
+use remoting::{Channel, ChannelOptions, Connection, Handler, Responder, Server, ServerHandle};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+pub(crate) const CLUSTER: &str = "DefaultCluster";
+pub(crate) const BROKER: &str = "broker-a";
+const CLUSTER_ID: [u8; 16] = [7; 16];
+
+/// Longer than anything here takes; a test that needs it has failed.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) group: Group,
+    pub(crate) raft: GroupRaft,
+    pub(crate) addr: SocketAddr,
+    hub: PeerHub,
+    sequencer: Sequencer,
+    store: StoreControl,
+    server: Option<ServerHandle>,
+    _dir: TempDir,
+}
+
+pub(crate) struct Cluster {
+    pub(crate) nodes: BTreeMap<u64, Node>,
+}
+
+/// A name server that has always heard everything.
+struct Registered;
+
+impl Registrar for Registered {
+    fn topics_changed(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Cluster {
+    /// Starts a group on `size` nodes and waits until it serves.
+    pub(crate) async fn start(size: u64) -> Self {
+        let mut listeners = BTreeMap::new();
+        let mut members = BTreeMap::new();
+        for id in 1..=size {
+            let peers = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let clients = remoting::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let member = Member {
+                node: format!("n{id}"),
+                raft_addr: peers.local_addr().unwrap().to_string(),
+                client_addr: clients.local_addr().unwrap().to_string(),
+            };
+            members.insert(id, member);
+            listeners.insert(id, (peers, clients));
+        }
+        let mut nodes = BTreeMap::new();
+        for (id, (peers, clients)) in listeners {
+            nodes.insert(id, Node::start(id, &members, peers, clients).await);
+        }
+        nodes[&1].raft.initialize().await.unwrap();
+        let cluster = Self { nodes };
+        cluster.leader().await;
+        cluster
+    }
+
+    /// The node that serves as leader, when there is one.
+    pub(crate) async fn leader(&self) -> &Node {
+        let roles = self.nodes.values().map(|node| {
+            let mut role = node.raft.role();
+            let state = node.group.clone();
+            Box::pin(async move {
+                role.wait_for(Role::is_ready_leader).await.unwrap();
+                state.serving().await;
+                node
+            })
+        });
+        let (node, _, _) = soon("somebody leads", futures::future::select_all(roles)).await;
+        node
+    }
+
+    /// A node that does not lead.
+    pub(crate) async fn follower(&self) -> &Node {
+        let leader = self.leader().await.id;
+        let node = self.nodes.values().find(|node| node.id != leader).unwrap();
+        let mut role = node.raft.role();
+        soon("the leader is known", role.wait_for(|role| role.leader().is_some())).await.unwrap();
+        node
+    }
+
+    pub(crate) async fn stop(self) {
+        for node in self.nodes.into_values() {
+            node.stop().await;
+        }
+    }
+}
+
+impl Node {
+    async fn start(
+        id: u64,
+        members: &BTreeMap<u64, Member>,
+        peers: TcpListener,
+        clients: std::net::TcpListener,
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let addr = clients.local_addr().unwrap();
+        let mut log = raft_store::Options::new(dir.path().join("log"), ClusterId::new(CLUSTER_ID), id);
+        log.create = true;
+        log.segment_bytes = 64 << 20;
+        log.flush = FlushMode::ASYNC;
+        log.allow_unproven_fs = true;
+        let opened = raft_store::open(log).unwrap();
+
+        let holds = Holds::new();
+        let store_options = StoreOptions::new(dir.path().join("store"), CLUSTER_ID, 64 << 20);
+        let store = state_machine::open(&store_options, &opened.view, Arc::new(holds.clone())).unwrap();
+
+        let hub = PeerHub::start(PeerHubOptions { cluster_id: CLUSTER_ID, node: format!("n{id}") }, peers).unwrap();
+        let identity =
+            GroupIdentity { group: BROKER.to_owned(), node_id: id, store_uuid: [id as u8; 16], start_counter: 1 };
+        let addresses = members
+            .iter()
+            .map(|(id, member)| (*id, PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }));
+        hub.add_group(identity.clone(), addresses.collect());
+        let options = GroupRaftOptions {
+            identity,
+            members: members.clone(),
+            preferred_leader: None,
+            restarted: false,
+            started: tokio::time::Instant::now(),
+            timing: Timing::default(),
+            propose_timeout: Duration::from_secs(3),
+        };
+        let raft = GroupRaft::start(options, &hub, opened.storage, store.state_machine).await.unwrap();
+        let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
+        let group = Group::start(GroupParts {
+            settings: GroupSettings {
+                cluster_name: CLUSTER.to_owned(),
+                broker_name: BROKER.to_owned(),
+                node_id: id,
+                client_addr: addr,
+                auto_create_topics: true,
+                auto_create_groups: true,
+                auto_create_queues: 8,
+                message_bytes_max: 4 << 20,
+            },
+            state: store.state,
+            store: store.store,
+            raft: raft.clone(),
+            sequencer: sequencer.clone(),
+            holds,
+            peers: hub.clone(),
+            registrar: Arc::new(Registered),
+            disk: Arc::new(|| Some(DiskSpace { total_bytes: 100, free_bytes: 40 })),
+        });
+        let handler = GroupHandler::new(group.clone());
+        hub.set_forward_handler(BROKER, Arc::new(handler.clone()));
+        hub.set_copy_handler(BROKER, Arc::new(handler.clone()));
+        let server = Server::new(remoting::Options::default(), Arc::new(handler)).start(clients).unwrap();
+        Self { id, group, raft, addr, hub, sequencer, store: store.control, server: Some(server), _dir: dir }
+    }
+
+    /// A client of this node.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.addr)
+    }
+
+    /// Ends the node the hard way, as far as that is possible within one process: its clients are cut off and its
+    /// peers see it gone.
+    pub(crate) async fn stop(mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+        self.group.shutdown().await;
+        self.sequencer.shutdown().await;
+        self.raft.shutdown().await;
+        self.hub.shutdown().await;
+        self.store.stop().await.unwrap();
+    }
+}
+
+/// A connection of a client, and what the broker has asked of it.
+#[derive(Clone)]
+pub(crate) struct Client {
+    channel: Channel,
+    asked: Arc<Asked>,
+}
+
+#[derive(Default)]
+struct Asked {
+    requests: Mutex<Vec<RemotingCommand>>,
+    more: Notify,
+}
+
+impl Handler for Asked {
+    fn handle(&self, request: RemotingCommand, responder: Responder) {
+        if !request.is_oneway() {
+            let body = format!("answer to {}", request.code);
+            responder.send(RemotingCommand::response_to(&request, protocol::ResponseCode::SUCCESS).with_body(body));
+        }
+        self.requests.lock().push(request);
+        self.more.notify_waiters();
+    }
+
+    fn closed(&self, _connection: &Connection) {}
+}
+
+struct Shared(Arc<Asked>);
+
+impl Handler for Shared {
+    fn handle(&self, request: RemotingCommand, responder: Responder) {
+        self.0.handle(request, responder);
+    }
+}
+
+impl Client {
+    pub(crate) fn new(addr: SocketAddr) -> Self {
+        let asked: Arc<Asked> = Arc::default();
+        let handler = Arc::new(Shared(Arc::clone(&asked)));
+        Self { channel: Channel::new(addr.to_string(), ChannelOptions::default(), handler), asked }
+    }
+
+    /// The answer to a request.
+    pub(crate) async fn call(&self, request: RemotingCommand) -> RemotingCommand {
+        let code = request.code;
+        match self.channel.call(request, SOON).await {
+            Ok(answer) => answer,
+            Err(error) => panic!("request {code}: {error}"),
+        }
+    }
+
+    pub(crate) async fn send_oneway(&self, request: RemotingCommand) {
+        self.channel.send_oneway(request, SOON).await.unwrap();
+    }
+
+    pub(crate) async fn close(&self) {
+        self.channel.close(SOON).await;
+    }
+
+    /// Waits until the broker has sent a request with this code, and takes it.
+    pub(crate) async fn asked(&self, code: RequestCode) -> RemotingCommand {
+        let wait = async {
+            loop {
+                let more = self.asked.more.notified();
+                tokio::pin!(more);
+                more.as_mut().enable();
+                {
+                    let mut requests = self.asked.requests.lock();
+                    if let Some(at) = requests.iter().position(|request| request.request_code() == code) {
+                        return requests.remove(at);
+                    }
+                }
+                more.await;
+            }
+        };
+        soon("the broker asks its client", wait).await
+    }
+}
+
+/// The result of something that happens soon, or the test fails.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(SOON, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("not in time: {what}"),
+    }
+}

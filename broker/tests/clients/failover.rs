@@ -1,0 +1,1 @@
+//! Several nodes: who answers what, and what happens when the leader goes.

@@ -1,0 +1,1 @@
+//! What recorded clients asked, and how alike the answers are.

@@ -1,0 +1,12 @@
+//! Requests of clients, over real sockets, against groups with a real log in a temporary directory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that panics has failed, which is what it is for"
+)]
+
+mod cluster;
+mod failover;
+mod golden;
+mod requests;
