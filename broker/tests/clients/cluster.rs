@@ -41,6 +41,9 @@ pub(crate) struct Node {
 
 pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<u64, Node>,
+    members: BTreeMap<u64, Member>,
+    /// Ports of nodes that were not started yet: peers and clients.
+    ports: BTreeMap<u64, (TcpListener, std::net::TcpListener)>,
 }
 
 /// A name server that has always heard everything.
@@ -55,7 +58,12 @@ impl Registrar for Registered {
 impl Cluster {
     /// Starts a group on `size` nodes and waits until it serves.
     pub(crate) async fn start(size: u64) -> Self {
-        let mut listeners = BTreeMap::new();
+        Self::start_some(size, size).await
+    }
+
+    /// Starts the first `running` nodes of a group with `size` members and waits until it serves.
+    pub(crate) async fn start_some(size: u64, running: u64) -> Self {
+        let mut ports = BTreeMap::new();
         let mut members = BTreeMap::new();
         for id in 1..=size {
             let peers = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -66,16 +74,21 @@ impl Cluster {
                 client_addr: clients.local_addr().unwrap().to_string(),
             };
             members.insert(id, member);
-            listeners.insert(id, (peers, clients));
+            ports.insert(id, (peers, clients));
         }
-        let mut nodes = BTreeMap::new();
-        for (id, (peers, clients)) in listeners {
-            nodes.insert(id, Node::start(id, &members, peers, clients).await);
+        let mut cluster = Self { nodes: BTreeMap::new(), members, ports };
+        for id in 1..=running {
+            cluster.start_node(id).await;
         }
-        nodes[&1].raft.initialize().await.unwrap();
-        let cluster = Self { nodes };
+        cluster.nodes[&1].raft.initialize().await.unwrap();
         cluster.leader().await;
         cluster
+    }
+
+    /// Starts a node that has not run yet.
+    pub(crate) async fn start_node(&mut self, id: u64) {
+        let (peers, clients) = self.ports.remove(&id).unwrap();
+        self.nodes.insert(id, Node::start(id, &self.members, peers, clients).await);
     }
 
     /// The node that serves as leader, when there is one.
