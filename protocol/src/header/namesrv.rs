@@ -120,7 +120,8 @@ header! {
         gantry_node: Option<u64> = "gantryNode";
         /// The member that leads in `gantryTerm`; 0: the sender knows of no leader yet.
         gantry_leader: Option<u64> = "gantryLeader";
-        /// The body holds only what changed since the table with this counter; absent: it holds the whole table.
+        /// The body holds only topics added or changed since the table with this counter; absent: it holds the whole table, as it
+        /// must after a deletion.
         gantry_base: Option<i64> = "gantryBase";
     }
 }
