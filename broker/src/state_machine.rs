@@ -39,6 +39,8 @@ pub(crate) mod testing;
 pub mod topic;
 
 #[cfg(test)]
+mod replica_tests;
+#[cfg(test)]
 mod tests;
 
 pub use command::Command;
@@ -108,8 +110,22 @@ struct Shared {
 
 struct Core {
     state: State,
-    /// Index of the newest checkpoint cut; it may not be durable yet.
-    cut: Option<u64>,
+    /// The newest checkpoint cut; it may not be durable yet.
+    cut: Option<Cut>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    index: u64,
+    /// Whether it says where the next segment starts. One cut before that was known is cut again.
+    ends_segment: bool,
+}
+
+impl Cut {
+    fn of(image: &Image, log: &dyn Log) -> Self {
+        let ends_segment = log.segment_base(image.last_position) != log.segment_base(image.resume.position);
+        Self { index: image.applied.index, ends_segment }
+    }
 }
 
 /// Opens the derived files in `options.dir` on top of `log`, which has been recovered.
@@ -132,6 +148,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let start = choose_start(&checkpoints, &table, &index, &*log, &options.cluster_id)?;
     let state = start.as_ref().map_or_else(State::default, State::from_image);
     let started_behind = state.applied;
+    let cut = start.as_ref().map(|image| Cut::of(image, &*log));
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
     let reader = StateReader::new(Arc::clone(&state.registry), Arc::clone(&applied_end));
 
@@ -159,7 +176,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         limits: options.pull_limits,
     });
     let shared = Arc::new(Shared {
-        core: Mutex::new(Core { state, cut: started_behind.map(|id| id.index) }),
+        core: Mutex::new(Core { state, cut }),
         reput,
         table,
         index,
@@ -251,7 +268,7 @@ impl Shared {
         let image = core.state.to_image(self.cluster_id, resume).expect("an entry has been applied");
         let job = CheckpointJob { index: applied.index, bytes: image.encode(), resume_position: resume.position, done };
         self.reput.send(Job::Checkpoint(job)).await?;
-        core.cut = Some(applied.index);
+        core.cut = Some(Cut::of(&image, &*self.log));
         Ok(())
     }
 
@@ -268,7 +285,8 @@ impl Shared {
             return Err(io::Error::other(apply::ApplyError::NoPosition { index }));
         };
         let id = EntryId { term: entry.log_term().get(), index };
-        if core.state.applied.is_some_and(|applied| core.cut != Some(applied.index)) {
+        let is_cut = |applied: EntryId| core.cut == Some(Cut { index: applied.index, ends_segment: true });
+        if core.state.applied.is_some_and(|applied| !is_cut(applied)) {
             let before = self.log.segment_base(core.state.last_position);
             if before != self.log.segment_base(position.get()) {
                 self.cut(core, None).await.map_err(io::Error::other)?;
@@ -411,7 +429,7 @@ impl Shared {
         };
         tokio::task::spawn_blocking(write).await.map_err(|_| store::Error::Stopped)??;
         core.state.load(&image);
-        core.cut = Some(index);
+        core.cut = Some(Cut::of(&image, &*self.log));
         self.applied_end.store(index + 1, Ordering::Release);
         Ok(())
     }
@@ -470,7 +488,7 @@ impl StoreControl {
     /// The checkpoint could not be written. The threads have ended all the same.
     pub async fn stop(&self) -> store::Result<()> {
         let mut core = self.shared.core.lock().await;
-        let nothing_new = core.state.applied.map(|id| id.index) == core.cut;
+        let nothing_new = core.state.applied.map(|id| id.index) == core.cut.map(|cut| cut.index);
         let written = if nothing_new { Ok(()) } else { self.shared.cut_and_wait(&mut core).await };
         let (done, wait) = oneshot::channel();
         if self.shared.reput.send(Job::Stop { done }).await.is_ok() {
