@@ -33,7 +33,7 @@ type failure string
 
 // env is what a scenario works with: names of its own, and clients that are shut down when it ends.
 type env struct {
-	namesrv  string
+	namesrvs []string
 	scenario string
 	run      string
 	notes    []string
@@ -42,8 +42,8 @@ type env struct {
 	cleanups []func()
 }
 
-func newEnv(namesrv, scenario string) *env {
-	return &env{namesrv: namesrv, scenario: scenario, run: strconv.FormatInt(time.Now().UnixMilli(), 36)}
+func newEnv(namesrvs []string, scenario string) *env {
+	return &env{namesrvs: namesrvs, scenario: scenario, run: strconv.FormatInt(time.Now().UnixMilli(), 36)}
 }
 
 // name gives a name that no other scenario and no earlier run has.
@@ -77,7 +77,7 @@ func instance() string {
 
 func (e *env) producer(options ...producer.Option) rocketmq.Producer {
 	options = append([]producer.Option{
-		producer.WithNameServer(primitive.NamesrvAddr{e.namesrv}),
+		producer.WithNameServer(primitive.NamesrvAddr(e.namesrvs)),
 		producer.WithGroupName(e.name("pg") + instance()),
 		producer.WithInstanceName(instance()),
 	}, options...)
@@ -91,7 +91,7 @@ func (e *env) producer(options ...producer.Option) rocketmq.Producer {
 // pushConsumer makes a push consumer, not started, that reads its topics from the first message on.
 func (e *env) pushConsumer(group string, options ...consumer.Option) rocketmq.PushConsumer {
 	options = append([]consumer.Option{
-		consumer.WithNameServer(primitive.NamesrvAddr{e.namesrv}),
+		consumer.WithNameServer(primitive.NamesrvAddr(e.namesrvs)),
 		consumer.WithGroupName(group),
 		consumer.WithInstance(instance()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
@@ -113,7 +113,7 @@ func (e *env) member(group, topic, tags string, in *inbox, options ...consumer.O
 // puller starts a pull consumer to which no queue of the topic is given: it pulls when asked.
 func (e *env) puller(group, topic string) rocketmq.PullConsumer {
 	c, err := rocketmq.NewPullConsumer(
-		consumer.WithNameServer(primitive.NamesrvAddr{e.namesrv}),
+		consumer.WithNameServer(primitive.NamesrvAddr(e.namesrvs)),
 		consumer.WithGroupName(group),
 		consumer.WithInstance(instance()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
@@ -128,9 +128,9 @@ func (e *env) puller(group, topic string) rocketmq.PullConsumer {
 // topic creates a topic with `queues` queues on every broker group and waits until its whole route is known.
 func (e *env) topic(kind string, queues int) string {
 	topic := e.name(kind)
-	template, err := wire.RouteOf(e.namesrv, templateTopic)
+	template, err := wire.RouteOf(e.namesrvs[0], templateTopic)
 	must(err, "asking for the template topic")
-	client, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{e.namesrv})))
+	client, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver(e.namesrvs)))
 	must(err, "making an admin client")
 	defer client.Close()
 	for _, broker := range template.Brokers {
@@ -138,7 +138,7 @@ func (e *env) topic(kind string, queues int) string {
 			admin.WithReadQueueNums(queues), admin.WithWriteQueueNums(queues)), "creating "+topic+" on "+broker.Name)
 	}
 	await("the route of "+topic, 30*time.Second, func() bool {
-		route, err := wire.RouteOf(e.namesrv, topic)
+		route, err := wire.RouteOf(e.namesrvs[0], topic)
 		count := 0
 		for _, q := range route.Queues {
 			count += q.Writes

@@ -36,7 +36,7 @@ func main() {
 	all := append(append(append(sending, bodies...), pushing...), pulling...)
 	failed := 0
 	for _, s := range chosen(all, os.Args[2:]) {
-		if !passes(s, os.Args[1]) {
+		if !passes(s, strings.Split(os.Args[1], ";")) {
 			failed++
 		}
 	}
@@ -65,9 +65,9 @@ func chosen(all []scenario, names []string) []scenario {
 	return found
 }
 
-func passes(s scenario, namesrv string) bool {
+func passes(s scenario, namesrvs []string) bool {
 	started := time.Now()
-	e := newEnv(namesrv, s.name)
+	e := newEnv(namesrvs, s.name)
 	outcome := make(chan error, 1)
 	go func() {
 		defer func() {

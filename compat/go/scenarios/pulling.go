@@ -99,7 +99,7 @@ func pullPoll(e *env) {
 
 func (e *env) poller(group, topic string) rocketmq.PullConsumer {
 	c, err := rocketmq.NewPullConsumer(
-		consumer.WithNameServer(primitive.NamesrvAddr{e.namesrv}),
+		consumer.WithNameServer(primitive.NamesrvAddr(e.namesrvs)),
 		consumer.WithGroupName(group),
 		consumer.WithInstance(instance()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),

@@ -188,6 +188,7 @@ func pushRestart(e *env) {
 	before := &inbox{}
 	c := e.member(group, topic, "*", before)
 	before.awaitExactly(numbered(0, 300), rebalanceLimit)
+	time.Sleep(time.Second) // the client notes its place some time after the listener has returned
 	must(c.Shutdown(), "shutting a consumer down")
 	sendTexts(p, topic, numbered(300, 500))
 	after := &inbox{}

@@ -240,6 +240,9 @@ final class Pushing {
         Inbox before = new Inbox();
         DefaultMQPushConsumer consumer = member(env, group, topic, before);
         before.awaitExactly(numbered(0, 300), 60);
+        // The client notes its place after the listener has returned.
+        await("the consumer to be done", 10, () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+            .getProcessQueueTable().values().stream().allMatch(q -> q.getMsgCount().get() == 0));
         consumer.shutdown();
         send(producer, topic, numbered(300, 500));
         Inbox after = new Inbox();

@@ -120,6 +120,9 @@ public final class Mqadmin {
         });
         consumer.start();
         boolean all = consumed.await(60, TimeUnit.SECONDS);
+        // The client notes its place after the listener has returned.
+        await("the consumer to be done", 10, () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+            .getProcessQueueTable().values().stream().allMatch(q -> q.getMsgCount().get() == 0));
         consumer.shutdown();
         check(all, consumed.getCount() + " messages were not consumed", "");
     }
