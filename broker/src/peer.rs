@@ -492,3 +492,6 @@ fn chunk_bytes(class: Class) -> usize {
         Class::Append | Class::Forward | Class::Snapshot => LARGE_CHUNK_BYTES,
     }
 }
+
+#[cfg(test)]
+mod tests;

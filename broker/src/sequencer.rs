@@ -404,3 +404,6 @@ async fn sweep(shared: Arc<Shared>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
