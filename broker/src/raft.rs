@@ -130,7 +130,7 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     raft: Raft<TypeConfig, SM>,
     hub: PeerHub,
     options: GroupRaftOptions,
-    role: tokio_watch::Receiver<Role>,
+    role: tokio_watch::Sender<Role>,
     read_index: Arc<ReadIndex<SM>>,
     cancel: CancellationToken,
     tasks: TaskTracker,
@@ -186,10 +186,11 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             hub: Arc::clone(hub.hub()),
             group,
             preferred: options.preferred_leader,
+            streams: tokio_watch::Sender::new(0),
             state: parking_lot::Mutex::default(),
         });
         let silence = Silence::new(options.started, options.restarted, options.timing.election_timeout_max);
-        let (role, role_watch) = tokio_watch::channel(Role::Follower { term: 0, leader: None });
+        let role = tokio_watch::Sender::new(Role::Follower { term: 0, leader: None });
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
         raft.run();
@@ -201,14 +202,14 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             group: identity.group.clone(),
             timing: options.timing,
             preferred: options.preferred_leader,
-            role,
+            role: role.clone(),
         };
         let stop = cancel.clone();
         tasks.spawn(async move {
             let _ = stop.run_until_cancelled(watcher.run()).await;
         });
         let read_index = Arc::new(ReadIndex::new(raft.clone(), options.timing.election_timeout_max));
-        Ok(Self(Arc::new(Inner { raft, hub: hub.clone(), options, role: role_watch, read_index, cancel, tasks })))
+        Ok(Self(Arc::new(Inner { raft, hub: hub.clone(), options, role, read_index, cancel, tasks })))
     }
 
     /// Makes the configured members a new group. To be called on the member with the lowest id, for a group that has
@@ -235,7 +236,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// The role, now and as it changes.
     #[must_use]
     pub fn role(&self) -> tokio_watch::Receiver<Role> {
-        self.0.role.clone()
+        self.0.role.subscribe()
     }
 
     /// This replica's node id.
@@ -444,6 +445,8 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.cancel.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+        let term = self.0.role.borrow().term();
+        self.0.role.send_replace(Role::Follower { term, leader: None });
     }
 }
 

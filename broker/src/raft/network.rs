@@ -119,15 +119,6 @@ impl Client {
         let answer = self.ask(Class::Rpc, Kind::Heartbeat, &fields, tail, timeout).await?;
         wire::append_result(&answer).map_err(network)
     }
-
-    async fn connect(&mut self) -> Result<(), RPCError<TypeConfig>> {
-        if self.connection.is_none() {
-            let (stream, _) =
-                self.hub.dial_group(&self.group, self.target, Class::Append).await.map_err(unreachable)?;
-            self.connection = Some(stream);
-        }
-        Ok(())
-    }
 }
 
 impl RaftNetworkV2<TypeConfig> for Client {
@@ -164,7 +155,6 @@ impl RaftNetworkV2<TypeConfig> for Client {
             }
             // A stop of the stream that was asked for before this session is not meant for it.
             self.breaks.mark_unchanged();
-            self.connect().await?;
             self.session += 1;
             let envelope = self.group.envelope(&self.hub, self.target);
             let session = Session {
@@ -263,11 +253,29 @@ struct Session<'s> {
 }
 
 impl Session<'_> {
+    /// Connects, if need be, once there is a request: openraft's pause after a failure lies in its request stream, so a
+    /// target that refuses connections is not dialled in a tight loop.
+    async fn connect<S>(&mut self, input: &mut S) -> Result<(), RPCError<TypeConfig>>
+    where
+        S: Stream<Item = AppendRequest> + Unpin,
+    {
+        let request = input.next().await;
+        if request.is_some() {
+            let Client { hub, group, target, connection, .. } = &mut *self.client;
+            let (stream, _) = hub.dial_group(group, *target, Class::Append).await.map_err(unreachable)?;
+            *connection = Some(stream);
+        }
+        self.take(request)
+    }
+
     /// The next response; `None` when the input has ended and everything is answered.
     async fn next<S>(&mut self, input: &mut S) -> Result<Option<StreamAppendResult<TypeConfig>>, RPCError<TypeConfig>>
     where
         S: Stream<Item = AppendRequest> + Unpin,
     {
+        if self.client.connection.is_none() {
+            self.connect(input).await?;
+        }
         loop {
             if self.input_ended && self.in_flight.is_empty() {
                 return Ok(None);

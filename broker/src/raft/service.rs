@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::takeover::Takeover;
+use super::takeover::{OpenStream, Takeover};
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire;
 use crate::peer::frame::{Envelope, Frame, FrameWriter, Kind};
@@ -134,7 +134,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupService
 
     fn serve_append(self: Arc<Self>, stream: PeerStream, envelope: Envelope) -> BoxFuture<'static, PeerError> {
         async move {
-            match serve_append(&self.raft, stream, &envelope).await {
+            match serve_append(&self.raft, stream, &envelope, self.takeover.stream_opened()).await {
                 Ok(()) => PeerError::Closed,
                 Err(error) => error,
             }
@@ -158,6 +158,8 @@ struct Input {
     /// First frame of the next session, read by the one before.
     stashed: Option<Frame>,
     ended: Option<PeerError>,
+    /// Dropped when everything that arrived has been handed to Raft.
+    open: Option<OpenStream>,
 }
 
 impl Input {
@@ -170,6 +172,7 @@ impl Input {
                 Ok(frame) => frame,
                 Err(error) => {
                     self.ended = Some(error);
+                    self.open = None;
                     return None;
                 }
             },
@@ -200,12 +203,23 @@ impl Input {
 ///
 /// Each session becomes one stream of openraft. A session ends with an error of its own (a conflict, a higher vote) or
 /// when the leader begins another one; its remaining requests are then skipped.
-async fn serve_append<SM>(raft: &Raft<TypeConfig, SM>, stream: PeerStream, envelope: &Envelope) -> Result<(), PeerError>
+async fn serve_append<SM>(
+    raft: &Raft<TypeConfig, SM>,
+    stream: PeerStream,
+    envelope: &Envelope,
+    open: OpenStream,
+) -> Result<(), PeerError>
 where
     SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>,
 {
     let PeerStream { reader, mut sender } = stream;
-    let input = Arc::new(Mutex::new(Input { reader, envelope: envelope.clone(), stashed: None, ended: None }));
+    let input = Arc::new(Mutex::new(Input {
+        reader,
+        envelope: envelope.clone(),
+        stashed: None,
+        ended: None,
+        open: Some(open),
+    }));
     let mut skip: Option<u64> = None;
     loop {
         // Waits for the session before to let go of the reader.

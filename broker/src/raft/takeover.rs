@@ -1,8 +1,9 @@
 //! A leader whose process is gone is replaced at once, not after a timer.
 //!
 //! Proof is local: the connection to the leader's process ended and its port refuses, or a new process answers there.
-//! Voters tell each other; once a majority of them has proof for the same leader, each calls the same successor on its
-//! own Raft: the longest log, then the preferred replica, then the lowest id. On the successor this starts an election
+//! Voters tell each other, each with its last log id once everything that the dead leader had sent is taken in. Once a
+//! majority of them has proof for the same leader, each calls the same successor on its own Raft: the longest log, then
+//! the preferred replica, then the lowest id. On the successor this starts an election
 //! that voters grant in spite of the lease; on the others it lifts the lease. The vote rule decides as ever, so a wrong
 //! proof costs an election and never a committed entry. Without a majority the timers of Raft do their work.
 
@@ -19,6 +20,7 @@ use openraft::metrics::RaftMetrics;
 use openraft::raft::TransferLeaderRequest;
 use openraft::storage::RaftStateMachine;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire::{self, DeathNotice};
@@ -30,6 +32,8 @@ use crate::peer::{Group, Hub, LogMark, VoteMark};
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 /// With a majority agreed and voters still silent, a better successor may be among them: wait so long.
 const GATHER_TIMEOUT: Duration = Duration::from_millis(10);
+/// How long what the dead leader has sent may take to be read.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// What this replica knows about its leader's death.
 pub(super) struct Takeover<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
@@ -37,13 +41,27 @@ pub(super) struct Takeover<SM: RaftStateMachine<TypeConfig, SnapshotData = Snaps
     pub(super) hub: Arc<Hub>,
     pub(super) group: Arc<Group>,
     pub(super) preferred: Option<u64>,
+    /// Append streams that are still being read.
+    pub(super) streams: watch::Sender<usize>,
     pub(super) state: Mutex<State>,
+}
+
+/// Counts an append stream while it is being read.
+pub(super) struct OpenStream(watch::Sender<usize>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// The leader, by its vote, whose process this replica has proof is gone.
     proof: Option<VoteMark>,
+    /// The same, with the last log id this replica tells about itself. It is told to all alike and never changed, so that
+    /// all decide alike.
+    told: Option<(VoteMark, Option<LogMark>)>,
     /// Others with proof for one leader, and their last log ids.
     heard: Option<(VoteMark, BTreeMap<u64, Option<LogMark>>)>,
     /// The leader a successor has been called for.
@@ -51,6 +69,12 @@ pub(super) struct State {
 }
 
 impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM> {
+    /// An append stream begins to be read.
+    pub(super) fn stream_opened(&self) -> OpenStream {
+        self.streams.send_modify(|open| *open += 1);
+        OpenStream(self.streams.clone())
+    }
+
     /// The process on `node` is proved gone.
     pub(super) fn peer_gone(self: &Arc<Self>, node: &str) {
         let metrics = self.raft.metrics().borrow_watched().clone();
@@ -98,18 +122,34 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
     /// Another voter has told what it knows; returns what this replica knows.
     pub(super) fn noticed(self: &Arc<Self>, from: u64, notice: DeathNotice) -> DeathNotice {
         self.hear(from, notice);
-        let gone = self.state.lock().proof == Some(notice.leader);
-        if gone {
-            self.evaluate();
-        } else if let Some(address) = self.group.address(notice.leader.node_id) {
+        let (proof, told) = {
+            let state = self.state.lock();
+            (state.proof, state.told)
+        };
+        if proof != Some(notice.leader)
+            && let Some(address) = self.group.address(notice.leader.node_id)
+        {
             // Nothing is dialled while a connection to it stands: a live connection is no proof of death.
             self.hub.probe(&address.node);
         }
-        DeathNotice { leader: notice.leader, gone, last_log: self.last_log() }
+        match told {
+            Some((leader, last_log)) if leader == notice.leader => {
+                self.evaluate();
+                DeathNotice { leader, gone: true, last_log }
+            }
+            _ => DeathNotice { leader: notice.leader, gone: false, last_log: None },
+        }
     }
 
-    fn last_log(&self) -> Option<LogMark> {
-        self.raft.data_metrics().borrow_watched().last_log.as_ref().map(wire::log_to_mark)
+    /// The last log id once everything that has arrived is in the log.
+    async fn settled_last_log(&self) -> Option<LogMark> {
+        let mut streams = self.streams.subscribe();
+        if tokio::time::timeout(DRAIN_TIMEOUT, streams.wait_for(|open| *open == 0)).await.is_err() {
+            tracing::debug!(group = self.group.identity.group, "an append stream is still being read");
+        }
+        // Raft answers this after the appends that were handed to it before.
+        let last = self.raft.with_raft_state(|state| state.log_ids.last().copied()).await;
+        last.unwrap_or(None).as_ref().map(wire::log_to_mark)
     }
 
     fn hear(&self, from: u64, notice: DeathNotice) {
@@ -128,8 +168,16 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
 
     /// Tells the other voters and takes in what they answer.
     async fn announce(self: Arc<Self>, vote: VoteMark) {
+        let last_log = self.settled_last_log().await;
+        {
+            let mut state = self.state.lock();
+            if state.proof != Some(vote) {
+                return;
+            }
+            state.told = Some((vote, last_log));
+        }
         self.evaluate();
-        let notice = DeathNotice { leader: vote, gone: true, last_log: self.last_log() };
+        let notice = DeathNotice { leader: vote, gone: true, last_log };
         let mut fields = bytes::BytesMut::with_capacity(64);
         wire::put_death_notice(&mut fields, &notice);
         let me = self.group.identity.node_id;
@@ -159,18 +207,17 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
     /// Calls the successor if enough voters agree.
     fn evaluate(self: &Arc<Self>) {
         let metrics = self.raft.metrics().borrow_watched().clone();
-        let last_log = self.last_log();
         let verdict = {
             let state = self.state.lock();
             let vote = wire::vote_to_mark(&metrics.vote);
             if state.proof != Some(vote) || state.decided == Some(vote) {
                 return;
             }
-            verdict(&metrics, last_log, &state, self.preferred)
+            verdict(&metrics, &state, self.preferred)
         };
         match verdict {
             Verdict::Wait => {}
-            Verdict::Gather => {
+            Verdict::Gather(_) => {
                 let takeover = Arc::clone(self);
                 self.hub.spawn(async move {
                     tokio::time::sleep(GATHER_TIMEOUT).await;
@@ -183,23 +230,18 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
 
     fn decide(self: &Arc<Self>) {
         let metrics = self.raft.metrics().borrow_watched().clone();
-        let last_log = self.last_log();
         let vote = wire::vote_to_mark(&metrics.vote);
         let successor = {
             let mut state = self.state.lock();
             if state.proof != Some(vote) || state.decided == Some(vote) {
                 return;
             }
-            match verdict(&metrics, last_log, &state, self.preferred) {
-                Verdict::Wait => return,
-                Verdict::Gather | Verdict::Decide(_) => {}
-            }
+            let (Verdict::Gather(successor) | Verdict::Decide(successor)) = verdict(&metrics, &state, self.preferred)
+            else {
+                return;
+            };
             state.decided = Some(vote);
-            let agreeing = agreeing(&metrics, last_log, &state);
-            match successor(&agreeing, self.preferred) {
-                Some(successor) => successor,
-                None => return,
-            }
+            successor
         };
         let group = self.group.identity.group.clone();
         tracing::info!(group, term = vote.term, successor, "a majority saw the leader gone");
@@ -219,34 +261,29 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
 enum Verdict {
     /// No majority.
     Wait,
-    /// A majority, but others may still agree.
-    Gather,
-    /// Everybody who can agree has, or enough.
+    /// A majority, but a better successor may still be heard of.
+    Gather(u64),
+    /// Everybody who can agree has.
     Decide(u64),
 }
 
-/// The voters with proof, this replica first of all, and their last log ids.
-fn agreeing(
-    metrics: &RaftMetrics<TypeConfig>,
-    last_log: Option<LogMark>,
-    state: &State,
-) -> BTreeMap<u64, Option<LogMark>> {
+/// The voters with proof, and the last log ids they told.
+fn agreeing(metrics: &RaftMetrics<TypeConfig>, state: &State) -> BTreeMap<u64, Option<LogMark>> {
     let mut agreeing = match &state.heard {
         Some((leader, voters)) if Some(*leader) == state.proof => voters.clone(),
         _ => BTreeMap::new(),
     };
-    agreeing.insert(metrics.id, last_log);
+    if let Some((leader, last_log)) = state.told
+        && Some(leader) == state.proof
+    {
+        agreeing.insert(metrics.id, last_log);
+    }
     agreeing.retain(|voter, _| metrics.membership_config.voter_ids().any(|id| id == *voter));
     agreeing
 }
 
-fn verdict(
-    metrics: &RaftMetrics<TypeConfig>,
-    last_log: Option<LogMark>,
-    state: &State,
-    preferred: Option<u64>,
-) -> Verdict {
-    let agreeing = agreeing(metrics, last_log, state);
+fn verdict(metrics: &RaftMetrics<TypeConfig>, state: &State, preferred: Option<u64>) -> Verdict {
+    let agreeing = agreeing(metrics, state);
     let configs = metrics.membership_config.membership().get_joint_config();
     let majority = !configs.is_empty()
         && configs.iter().all(|config| {
@@ -260,7 +297,8 @@ fn verdict(
     let everybody = metrics.membership_config.voter_ids().all(|voter| voter == leader || agreeing.contains_key(&voter));
     match successor(&agreeing, preferred) {
         Some(successor) if everybody => Verdict::Decide(successor),
-        _ => Verdict::Gather,
+        Some(successor) => Verdict::Gather(successor),
+        None => Verdict::Wait,
     }
 }
 

@@ -3,12 +3,12 @@ pub(crate) mod stores;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use openraft::alias::LogIdOf;
 use openraft::raft::VoteRequest;
-use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -61,51 +61,55 @@ async fn reads_share_rounds_and_prove_leadership() {
     cluster.stop().await;
 }
 
-/// Keeps proposing on whoever leads and notes when each proposal was acknowledged.
+/// A record that was acknowledged: its id, who led, and when.
+#[derive(Clone, Copy)]
+struct Acknowledged {
+    id: u64,
+    leader: u64,
+    at: Instant,
+}
+
+/// Keeps proposing on whoever leads and notes what was acknowledged.
+#[derive(Default)]
 struct Load {
-    acknowledged: Arc<Mutex<Vec<(u64, Instant)>>>,
-    rafts: Arc<Mutex<Vec<GroupRaft<MemState>>>>,
-    task: tokio::task::JoinHandle<()>,
+    acknowledged: tokio_watch::Sender<Vec<Acknowledged>>,
+    ids: Arc<AtomicU64>,
 }
 
 impl Load {
     fn start(cluster: &Cluster) -> Self {
-        let acknowledged: Arc<Mutex<Vec<(u64, Instant)>>> = Arc::default();
-        let rafts = Arc::new(Mutex::new(Self::rafts(cluster)));
-        let (acks, targets) = (Arc::clone(&acknowledged), Arc::clone(&rafts));
-        let task = tokio::spawn(async move {
-            let mut id = 0;
-            loop {
-                let ready = targets.lock().iter().find(|raft| raft.role().borrow().is_ready_leader()).cloned();
-                let Some(raft) = ready else {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    continue;
-                };
-                id += 1;
+        let load = Self::default();
+        cluster.running.values().for_each(|replica| load.attach(&replica.raft));
+        load
+    }
+
+    /// Proposes on `raft` whenever it leads, until it stops.
+    fn attach(&self, raft: &GroupRaft<MemState>) {
+        let (raft, acknowledged, ids) = (raft.clone(), self.acknowledged.clone(), Arc::clone(&self.ids));
+        tokio::spawn(async move {
+            let mut role = raft.role();
+            while role.wait_for(Role::is_ready_leader).await.is_ok() {
+                let id = ids.fetch_add(1, Ordering::Relaxed);
                 if raft.propose(record(id, 1024)).await.is_ok() {
-                    acks.lock().push((id, Instant::now()));
+                    let leader = raft.node_id();
+                    acknowledged.send_modify(|all| all.push(Acknowledged { id, leader, at: Instant::now() }));
+                } else {
+                    tokio::task::yield_now().await;
                 }
             }
         });
-        Self { acknowledged, rafts, task }
     }
 
-    fn rafts(cluster: &Cluster) -> Vec<GroupRaft<MemState>> {
-        cluster.running.values().map(|replica| replica.raft.clone()).collect()
+    fn ids(&self) -> Vec<u64> {
+        self.acknowledged.borrow().iter().map(|acknowledged| acknowledged.id).collect()
     }
 
-    fn last(&self) -> Option<Instant> {
-        self.acknowledged.lock().last().map(|(_, at)| *at)
-    }
-
-    /// Waits for an acknowledgement after `moment`.
-    async fn next_after(&self, moment: Instant) -> Instant {
-        loop {
-            if let Some(at) = self.acknowledged.lock().iter().map(|(_, at)| *at).find(|at| *at > moment) {
-                return at;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+    /// Waits for an acknowledgement after `moment` by another than `except`.
+    async fn next_after(&self, moment: Instant, except: Option<u64>) -> Instant {
+        let is_wanted = |next: &&Acknowledged| next.at > moment && Some(next.leader) != except;
+        let mut acknowledged = self.acknowledged.subscribe();
+        let all = acknowledged.wait_for(|all| all.last().is_some_and(|last| is_wanted(&last))).await.unwrap();
+        all.iter().find(is_wanted).unwrap().at
     }
 }
 
@@ -118,25 +122,22 @@ async fn killed_leader_is_replaced_before_any_timer_and_loses_nothing() {
     for _ in 0..kills {
         let leader = cluster.leader().await;
         // All are caught up and watched, as in a cluster at rest.
-        let before = load.next_after(Instant::now()).await;
-        let count = load.acknowledged.lock().len();
+        let before = load.next_after(Instant::now(), None).await;
+        let count = load.ids().len();
         for replica in cluster.running.values() {
             soon("replicas keep up", replica.state.wait_for(count)).await;
         }
-        load.next_after(before + Duration::from_millis(300)).await;
+        load.next_after(before + Duration::from_millis(300), None).await;
         let killed = Instant::now();
         cluster.kill(leader).await;
-        *load.rafts.lock() = Load::rafts(&cluster);
-        let last = load.acknowledged.lock().iter().map(|(_, at)| *at).filter(|at| *at <= killed).next_back();
-        let first = soon("next leader", load.next_after(killed)).await;
-        gaps.push(first - last.unwrap_or(killed));
+        let first = soon("next leader", load.next_after(killed, Some(leader))).await;
+        gaps.push(first - killed);
         cluster.restart(leader).await;
-        *load.rafts.lock() = Load::rafts(&cluster);
+        load.attach(cluster.raft(leader));
         let mut role = cluster.raft(leader).role();
         soon("restarted node follows", role.wait_for(|role| role.leader().is_some())).await.unwrap();
     }
-    load.task.abort();
-    let acknowledged: Vec<u64> = load.acknowledged.lock().iter().map(|(id, _)| *id).collect();
+    let acknowledged = load.ids();
     let leader = cluster.leader().await;
     cluster.raft(leader).read_index().await.unwrap();
     let stored: BTreeSet<u64> = cluster.running[&leader].state.records().into_iter().collect();
@@ -155,15 +156,13 @@ async fn leadership_moves_to_the_chosen_replica_without_a_lost_proposal() {
     let load = Load::start(&cluster);
     for _ in 0..3 {
         let leader = cluster.leader().await;
-        load.next_after(Instant::now()).await;
+        load.next_after(Instant::now(), None).await;
         let to = cluster.followers(leader)[0];
         assert_eq!(cluster.raft(leader).transfer_leader(Some(to)).await.unwrap(), to);
         let mut role = cluster.raft(to).role();
         soon("new leader is ready", role.wait_for(Role::is_ready_leader)).await.unwrap();
     }
-    let last = load.last().unwrap();
-    soon("writes go on", load.next_after(last)).await;
-    load.task.abort();
+    soon("writes go on", load.next_after(Instant::now(), None)).await;
     let leader = cluster.leader().await;
     cluster.raft(leader).hand_over().await;
     let mut role = cluster.raft(leader).role();
