@@ -143,6 +143,8 @@ pub struct StorageOptions {
     pub segment_bytes: u64,
     /// When an acknowledged message is on disk.
     pub flush: FlushOptions,
+    /// Accept file systems that are not known to keep what they promised.
+    pub allow_unproven_filesystem: bool,
 }
 
 /// `[raft]`.
@@ -345,7 +347,7 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
     if !(Duration::from_millis(10)..=Duration::from_secs(1)).contains(&storage.flush_interval) {
         return Err(format!("storage.flush_interval is {:?}, allowed are 10ms to 1s", storage.flush_interval));
     }
-    Ok(StorageOptions { segment_bytes: bytes, flush })
+    Ok(StorageOptions { segment_bytes: bytes, flush, allow_unproven_filesystem: storage.allow_unproven_filesystem })
 }
 
 fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {

@@ -1,1 +1,418 @@
 //! Wires, starts and drains one node.
+//!
+//! Accepting, recovering and leading are separate steps, so that clients never find a closed door while a log is read:
+//!
+//! ```text
+//!  bind all ports -> serve client ports, health: starting     (requests wait in `late_handler`)
+//!                 -> tell name servers that this node is there
+//!                 -> recover each group's log and files        (all groups at once)
+//!                 -> start Raft, let peers in                  (requests are handed over)
+//!                 -> lead or follow, as Raft decides           (health: ready once every group has a leader)
+//! ```
+//!
+//! A stop goes the other way: offsets into the log, leadership to others, name servers told, requests forwarded for a
+//! while, client ports closed, groups flushed and marked clean, and last the Raft port: peers take a closed Raft port as
+//! proof that this process is gone.
+
+mod failure;
+mod group;
+mod late_handler;
+mod status;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use remoting::ServerHandle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::group::NodeGroup;
+use crate::config::Options;
+use crate::http::{self, NodeState};
+use crate::peer::{PeerHub, PeerHubOptions};
+use crate::registration::{Registration, RegistrationHandle, RegistrationOptions};
+
+/// How often requests that wait for a starting group are looked at.
+const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
+/// Moving all leaderships away takes at most this long.
+const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(5);
+/// The same when a disk has failed.
+const FAILED_HAND_OVER_TIME_MAX: Duration = Duration::from_secs(2);
+/// Client requests in flight are answered within this time.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
+/// Putting consumer offsets into the log takes at most this long.
+const OFFSETS_TIME_MAX: Duration = Duration::from_secs(1);
+/// When the whole cluster stops, a node helps the others to commit their last entries for so long.
+const LAST_ENTRIES_TIME: Duration = Duration::from_millis(300);
+
+/// What a start is told besides the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct StartOptions {
+    /// An empty directory may become a new replica. Only for the first start of a new group.
+    pub bootstrap: bool,
+    /// When the process started.
+    pub started: Instant,
+}
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A port is taken, or the address is not this machine's.
+    #[error("cannot listen on {addr} for {purpose}")]
+    Listen {
+        /// What the port is for.
+        purpose: String,
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The data directory cannot be made.
+    #[error("cannot create {}", dir.display())]
+    Directory {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A group's log cannot be used.
+    #[error("group {group}: log")]
+    Log {
+        /// The group.
+        group: String,
+        /// Why.
+        source: raft_store::Error,
+    },
+    /// A group's derived files cannot be used.
+    #[error("group {group}: derived files")]
+    Store {
+        /// The group.
+        group: String,
+        /// Why.
+        source: crate::store::Error,
+    },
+    /// Raft did not start.
+    #[error("group {group}: raft")]
+    Raft {
+        /// The group.
+        group: String,
+        /// Why.
+        source: Box<crate::raft::AdminError>,
+    },
+    /// A task that started a group ended without a result.
+    #[error("group {group}: its start panicked")]
+    Panicked {
+        /// The group.
+        group: String,
+    },
+}
+
+/// How much of the cluster stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopKind {
+    /// This node: others take over, and requests are forwarded to them for a while.
+    Node,
+    /// All nodes: there is nobody to hand over to.
+    Cluster,
+}
+
+/// A running node.
+pub struct Node {
+    shared: Arc<Shared>,
+    hub: PeerHub,
+    registration: Registration,
+    client_servers: Vec<ServerHandle>,
+    http: tokio::task::JoinHandle<()>,
+    http_stop: CancellationToken,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// What HTTP, tasks and the node itself look at.
+struct Shared {
+    options: Options,
+    groups: Vec<Arc<NodeGroup>>,
+    registration: RegistrationHandle,
+    state: Mutex<NodeState>,
+    started: Instant,
+    /// Milliseconds plus one; 0: not yet.
+    ready_after: AtomicU64,
+    /// The first failure of a group.
+    failure: watch::Sender<Option<String>>,
+}
+
+struct Listeners {
+    clients: Vec<std::net::TcpListener>,
+    raft: tokio::net::TcpListener,
+    http: tokio::net::TcpListener,
+}
+
+impl Node {
+    /// Starts the node: on return clients are accepted and every group's replica runs.
+    ///
+    /// Whether a group has a leader depends on its other replicas; `/health/ready` tells.
+    ///
+    /// # Errors
+    /// [`StartError`]; everything that was started has been stopped then.
+    pub async fn start(options: Options, start: StartOptions) -> Result<Self, StartError> {
+        if options.node.insecure_public {
+            tracing::warn!(
+                "insecure_public is set: whoever reaches the ports can read, write and administer everything"
+            );
+        }
+        let dir = &options.node.data_dir;
+        std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { dir: dir.clone(), source })?;
+        let listeners = bind(&options)?;
+
+        let groups: Vec<_> = options.groups.iter().map(|group| Arc::new(NodeGroup::new(group.clone()))).collect();
+        let registration = Registration::start(
+            &RegistrationOptions { cluster: options.cluster.name.clone(), name_servers: options.node.namesrv.clone() },
+            groups.iter().map(|group| Arc::clone(group) as _).collect(),
+        );
+        let hub_options = PeerHubOptions { cluster_id: options.cluster.id, node: options.node.name.clone() };
+        let hub = PeerHub::start(hub_options, listeners.raft).map_err(|source| StartError::Listen {
+            purpose: "peers".to_owned(),
+            addr: options.node.raft_listen,
+            source,
+        })?;
+        let shared = Arc::new(Shared {
+            groups,
+            registration: registration.handle(),
+            state: Mutex::new(NodeState::Starting),
+            started: start.started,
+            ready_after: AtomicU64::new(0),
+            failure: watch::Sender::new(None),
+            options,
+        });
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let mut node = Self {
+            client_servers: Vec::new(),
+            http_stop: CancellationToken::new(),
+            http: tokio::spawn(std::future::ready(())),
+            shared,
+            hub,
+            registration,
+            stop,
+            tasks,
+        };
+        let started = match node.serve_clients(listeners.clients) {
+            Ok(()) => {
+                node.serve_http(listeners.http);
+                node.start_groups(start).await
+            }
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(()) => {
+                *node.shared.state.lock() = NodeState::Running;
+                tracing::info!(after = ?start.started.elapsed(), "every replica runs");
+                node.spawn(note_ready(Arc::clone(&node.shared)));
+                Ok(node)
+            }
+            Err(error) => {
+                node.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let _ = stop.run_until_cancelled(task).await;
+        });
+    }
+
+    fn serve_clients(&mut self, listeners: Vec<std::net::TcpListener>) -> Result<(), StartError> {
+        let remoting = remoting::Options::default();
+        let admission = Arc::new(remoting::Admission::new(&remoting));
+        for (group, listener) in self.shared.groups.iter().zip(listeners) {
+            let server =
+                remoting::Server::new(remoting.clone(), group.handler()).with_admission(Arc::clone(&admission));
+            let server = server.start(listener).map_err(|error| StartError::Listen {
+                purpose: format!("clients of {}", group.name()),
+                addr: group.options().client_listen,
+                source: io::Error::other(error),
+            })?;
+            self.client_servers.push(server);
+        }
+        let groups = self.shared.groups.clone();
+        self.spawn(async move {
+            while groups.iter().any(|group| group.running().is_none()) {
+                tokio::time::sleep(EXPIRE_INTERVAL).await;
+                groups.iter().for_each(|group| group.expire_waiting(Instant::now()));
+            }
+        });
+        Ok(())
+    }
+
+    fn serve_http(&mut self, listener: tokio::net::TcpListener) {
+        let admin = Arc::clone(&self.shared);
+        let stop = self.http_stop.clone();
+        self.http = tokio::spawn(async move {
+            if let Err(error) = http::serve(listener, admin, stop).await {
+                tracing::error!(%error, "http has ended");
+            }
+        });
+    }
+
+    async fn start_groups(&self, start: StartOptions) -> Result<(), StartError> {
+        let mut starting = tokio::task::JoinSet::new();
+        for group in &self.shared.groups {
+            let context = group::Context {
+                cluster: self.shared.options.cluster.clone(),
+                node: self.shared.options.node.clone(),
+                storage: self.shared.options.storage.clone(),
+                raft: self.shared.options.raft.clone(),
+                broker: self.shared.options.broker.clone(),
+                start,
+                hub: self.hub.clone(),
+                registration: self.registration.handle(),
+            };
+            let group = Arc::clone(group);
+            starting.spawn(async move { group.start(context).await });
+        }
+        let mut result = Ok(());
+        while let Some(joined) = starting.join_next().await {
+            let started = joined.unwrap_or_else(|_| Err(StartError::Panicked { group: "one of this node".to_owned() }));
+            result = result.and(started);
+        }
+        result?;
+        for group in &self.shared.groups {
+            let (group, registration) = (Arc::clone(group), self.registration.handle());
+            let (for_role, for_failure) = (Arc::clone(&group), Arc::clone(&self.shared));
+            self.spawn(async move { for_role.follow_role(registration).await });
+            self.spawn(async move {
+                let reason = failure::of(&group).await;
+                tracing::error!(group = group.name(), reason, "replica has failed");
+                for_failure.failure.send_if_modified(|first| {
+                    let is_first = first.is_none();
+                    first.get_or_insert(format!("group {}: {reason}", group.name()));
+                    is_first
+                });
+            });
+        }
+        Ok(())
+    }
+
+    /// Resolves when a replica has failed for good, and says why. The process must end: call [`Node::abandon`].
+    pub async fn failed(&self) -> String {
+        let mut failure = self.shared.failure.subscribe();
+        match failure.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Hands the leaderships of the groups that still work to other nodes, within two seconds, and ends. Health says
+    /// failed meanwhile.
+    pub async fn abandon(self) {
+        *self.shared.state.lock() = NodeState::Failed;
+        if tokio::time::timeout(FAILED_HAND_OVER_TIME_MAX, self.hand_over()).await.is_err() {
+            tracing::warn!("not every leadership could be handed over in time");
+        }
+        // Nothing else is closed: what is left must not be marked as clean, and peers must see the process go at once.
+    }
+
+    /// Stops the node and marks its data as clean.
+    ///
+    /// With [`StopKind::Node`] it forwards requests for the configured time after its leaderships have moved, unless
+    /// `hurry` resolves before.
+    pub async fn stop(self, kind: StopKind, hurry: impl Future<Output = ()>) {
+        *self.shared.state.lock() = NodeState::Stopping;
+        match kind {
+            StopKind::Node => {
+                if tokio::time::timeout(HAND_OVER_TIME_MAX, self.hand_over()).await.is_err() {
+                    tracing::warn!("not every leadership could be handed over in time");
+                }
+            }
+            StopKind::Cluster => {
+                self.flush_offsets().await;
+                tokio::time::sleep(LAST_ENTRIES_TIME).await;
+            }
+        }
+        let forward = kind == StopKind::Node && self.shared.groups.iter().any(|group| group.is_led_elsewhere());
+        if forward {
+            let time = self.shared.options.node.stop_forward_time;
+            // Clients that ask for a route from now on do not get to know this node.
+            self.shared.registration.withdraw();
+            tracing::info!(?time, "forwarding requests until clients know the new leaders");
+            tokio::select! {
+                () = tokio::time::sleep(time) => {}
+                () = hurry => tracing::info!("asked again: stopping now"),
+            }
+        }
+        self.close().await;
+        tracing::info!("stopped");
+    }
+
+    async fn flush_offsets(&self) {
+        let flushes = self.shared.groups.iter().map(|group| group.flush_offsets());
+        if tokio::time::timeout(OFFSETS_TIME_MAX, futures::future::join_all(flushes)).await.is_err() {
+            tracing::warn!("consumer offsets of the last moments are not stored");
+        }
+    }
+
+    async fn hand_over(&self) {
+        self.flush_offsets().await;
+        futures::future::join_all(self.shared.groups.iter().map(|group| group.hand_over())).await;
+    }
+
+    async fn close(self) {
+        self.registration.stop().await;
+        let servers = self.client_servers.into_iter().map(|server| server.shutdown(DRAIN_TIME_MAX));
+        futures::future::join_all(servers).await;
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        futures::future::join_all(self.shared.groups.iter().map(|group| group.close())).await;
+        self.hub.shutdown().await;
+        self.http_stop.cancel();
+        if let Err(error) = self.http.await {
+            tracing::warn!(%error, "http did not end cleanly");
+        }
+    }
+}
+
+fn bind(options: &Options) -> Result<Listeners, StartError> {
+    let listen = |purpose: &str, addr: SocketAddr| {
+        let bound = remoting::bind(addr).map_err(io::Error::other).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        bound.map_err(|source| StartError::Listen { purpose: purpose.to_owned(), addr, source })
+    };
+    let to_tokio = |purpose: &str, addr: SocketAddr| {
+        listen(purpose, addr).and_then(|listener| {
+            tokio::net::TcpListener::from_std(listener).map_err(|source| StartError::Listen {
+                purpose: purpose.to_owned(),
+                addr,
+                source,
+            })
+        })
+    };
+    Ok(Listeners {
+        clients: options
+            .groups
+            .iter()
+            .map(|group| listen(&format!("clients of {}", group.name), group.client_listen))
+            .collect::<Result<_, _>>()?,
+        raft: to_tokio("peers", options.node.raft_listen)?,
+        http: to_tokio("http", options.node.http_listen)?,
+    })
+}
+
+/// Notes when every group has had a leader for the first time.
+async fn note_ready(shared: Arc<Shared>) {
+    futures::future::join_all(shared.groups.iter().map(|group| group.led())).await;
+    let elapsed = shared.started.elapsed();
+    shared.ready_after.store(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX - 1) + 1, Ordering::Release);
+    tracing::info!(after = ?elapsed, "ready: every group has a leader");
+}

@@ -122,11 +122,17 @@ pub(super) struct Storage {
     pub(super) flush: Flush,
     #[serde(deserialize_with = "unit::duration")]
     pub(super) flush_interval: Duration,
+    pub(super) allow_unproven_filesystem: bool,
 }
 
 impl Default for Storage {
     fn default() -> Self {
-        Self { segment_bytes: 1 << 30, flush: Flush::Sync, flush_interval: Duration::from_millis(200) }
+        Self {
+            segment_bytes: 1 << 30,
+            flush: Flush::Sync,
+            flush_interval: Duration::from_millis(200),
+            allow_unproven_filesystem: false,
+        }
     }
 }
 

@@ -1,0 +1,334 @@
+//! One broker group on this node, from the first accepted client to the clean mark.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use raft_store::{ClusterId, FlushMode, LogView, Member, Recovered};
+use remoting::Handler;
+use tokio::sync::watch;
+
+use super::late_handler::LateHandler;
+use super::{StartError, StartOptions};
+use crate::config::{
+    BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, NodeOptions, RaftOptions, StorageOptions,
+};
+use crate::peer::{GroupIdentity, PeerHub};
+use crate::processor::{DiskProbe, DiskSpace, Group, GroupHandler, GroupParts, GroupSettings, Holds};
+use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig};
+use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
+use crate::sequencer::{Sequencer, SequencerOptions};
+use crate::state_machine::command::COMMAND_MAGIC;
+use crate::state_machine::{Command, StateMachine, StateReader, StoreControl};
+use crate::store::StoreOptions;
+
+/// What a group's start needs from its node.
+pub(super) struct Context {
+    pub(super) cluster: ClusterOptions,
+    pub(super) node: NodeOptions,
+    pub(super) storage: StorageOptions,
+    pub(super) raft: RaftOptions,
+    pub(super) broker: BrokerOptions,
+    pub(super) start: StartOptions,
+    pub(super) hub: PeerHub,
+    pub(super) registration: RegistrationHandle,
+}
+
+pub(super) struct NodeGroup {
+    options: GroupOptions,
+    late: Arc<LateHandler>,
+    running: OnceLock<Running>,
+    /// Turns true when `running` is there.
+    started: watch::Sender<bool>,
+}
+
+/// The parts of a replica that runs.
+pub(super) struct Running {
+    pub(super) group: Group,
+    pub(super) raft: GroupRaft<StateMachine>,
+    pub(super) sequencer: Sequencer,
+    pub(super) state: StateReader,
+    pub(super) log: LogView,
+    pub(super) recovered: Recovered,
+    control: StoreControl,
+    cluster_name: String,
+}
+
+impl NodeGroup {
+    pub(super) fn new(options: GroupOptions) -> Self {
+        Self {
+            options,
+            late: Arc::new(LateHandler::default()),
+            running: OnceLock::new(),
+            started: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn options(&self) -> &GroupOptions {
+        &self.options
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    pub(super) fn running(&self) -> Option<&Running> {
+        self.running.get()
+    }
+
+    /// For the client port: takes requests from now on.
+    pub(super) fn handler(&self) -> Arc<dyn Handler> {
+        Arc::clone(&self.late) as _
+    }
+
+    /// Answers requests that have waited too long for the start.
+    pub(super) fn expire_waiting(&self, now: Instant) {
+        self.late.expire(now);
+    }
+
+    /// Recovers the replica, starts it, and hands it the requests that wait.
+    pub(super) async fn start(&self, context: Context) -> Result<(), StartError> {
+        let holds = Holds::new();
+        let (log, store) = self.recover(&context, holds.clone()).await?;
+        let recovered = log.recovered;
+        for line in &recovered.report {
+            tracing::info!(group = self.name(), "{line}");
+        }
+        tracing::info!(
+            group = self.name(), stop = ?recovered.stop, last = ?recovered.last, replay_from = ?store.started_behind,
+            after = ?context.start.started.elapsed(), "log recovered"
+        );
+        let failed = |source| StartError::Raft { group: self.name().to_owned(), source: Box::new(source) };
+        let identity = GroupIdentity {
+            group: self.name().to_owned(),
+            node_id: self.options.own_id,
+            store_uuid: recovered.store_uuid,
+            start_counter: recovered.start_counter,
+        };
+        let raft_options = GroupRaftOptions {
+            identity,
+            members: self.options.members.iter().map(|member| (member.id, to_member(member))).collect(),
+            preferred_leader: self.options.preferred_leader,
+            restarted: recovered.vote.is_some() || recovered.last.is_some(),
+            started: tokio::time::Instant::from_std(context.start.started),
+            timing: Timing {
+                heartbeat_interval: context.raft.heartbeat_interval,
+                election_timeout_min: context.raft.election_timeout_min,
+                election_timeout_max: context.raft.election_timeout_max,
+            },
+            propose_timeout: SequencerOptions::default().timeout,
+        };
+        let raft =
+            GroupRaft::start(raft_options, &context.hub, log.storage, store.state_machine).await.map_err(failed)?;
+        let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
+        let group = Group::start(GroupParts {
+            settings: GroupSettings {
+                cluster_name: context.cluster.name.clone(),
+                broker_name: self.name().to_owned(),
+                node_id: self.options.own_id,
+                client_addr: self.options.own_member().client_addr,
+                auto_create_topics: context.broker.auto_create_topics,
+                auto_create_groups: context.broker.auto_create_groups,
+                auto_create_queues: context.broker.auto_create_queues,
+                message_bytes_max: context.broker.message_bytes_max,
+            },
+            state: store.state.clone(),
+            store: store.store,
+            raft: raft.clone(),
+            sequencer: sequencer.clone(),
+            holds,
+            peers: context.hub.clone(),
+            registrar: Arc::new(context.registration.clone()),
+            disk: disk_probe(self.dir(&context.node.data_dir)),
+        });
+        let handler = Arc::new(GroupHandler::new(group.clone()));
+        context.hub.set_forward_handler(self.name(), Arc::clone(&handler) as _);
+        context.hub.set_copy_handler(self.name(), Arc::clone(&handler) as _);
+        let running = Running {
+            group,
+            raft,
+            sequencer,
+            state: store.state,
+            log: log.view,
+            recovered,
+            control: store.control,
+            cluster_name: context.cluster.name.clone(),
+        };
+        assert!(self.running.set(running).is_ok(), "a group is started once");
+        self.started.send_replace(true);
+        self.late.install(handler);
+        if context.start.bootstrap
+            && self.options.initializes()
+            && let Some(running) = self.running()
+        {
+            running.raft.initialize().await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn dir(&self, data_dir: &Path) -> PathBuf {
+        data_dir.join(self.name())
+    }
+
+    /// Opens log and derived files. Off the runtime: it reads up to a segment.
+    async fn recover(
+        &self,
+        context: &Context,
+        holds: Holds,
+    ) -> Result<(raft_store::Opened<TypeConfig>, crate::state_machine::Opened), StartError> {
+        let dir = self.dir(&context.node.data_dir);
+        let mut log_options =
+            raft_store::Options::new(dir.join("log"), ClusterId::new(context.cluster.id), self.options.own_id);
+        log_options.node_name = context.node.name.clone();
+        log_options.create = context.start.bootstrap;
+        log_options.segment_bytes = context.storage.segment_bytes;
+        log_options.allow_unproven_fs = context.storage.allow_unproven_filesystem;
+        log_options.flush = match context.storage.flush {
+            FlushOptions::Sync => FlushMode::Sync,
+            FlushOptions::Async { interval } => FlushMode::Async { interval },
+        };
+        // What a command changes is on disk before it is acknowledged, whatever the flush mode.
+        log_options.must_sync = |payload| payload.first() == Some(&COMMAND_MAGIC);
+        let hot_log_bytes = log_options.maps_hot as u64 * log_options.segment_bytes;
+        let store_options = StoreOptions::new(&dir, context.cluster.id, hot_log_bytes);
+        let group = self.name().to_owned();
+        let opened = tokio::task::spawn_blocking(move || {
+            let log = raft_store::open::<TypeConfig>(log_options)
+                .map_err(|source| StartError::Log { group: group.clone(), source })?;
+            let store = crate::state_machine::open(&store_options, &log.view, Arc::new(holds))
+                .map_err(|source| StartError::Store { group, source })?;
+            Ok((log, store))
+        });
+        opened.await.unwrap_or_else(|_| Err(StartError::Panicked { group: self.name().to_owned() }))
+    }
+
+    /// Tells the name servers whenever the role changes, and gives a new group its first entry.
+    pub(super) async fn follow_role(&self, registration: RegistrationHandle) {
+        let Some(running) = self.running() else { return };
+        let mut role = running.raft.role();
+        loop {
+            let now = role.borrow_and_update().clone();
+            tracing::info!(group = self.name(), role = %describe(&now), "role");
+            registration.changed();
+            if now.is_ready_leader() && running.state.names().is_none() {
+                self.propose_bootstrap(running).await;
+                registration.changed();
+            }
+            if role.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn propose_bootstrap(&self, running: &Running) {
+        let stamped_ms = crate::processor::now().wall_ms;
+        let command = match Command::bootstrap(&running.cluster_name, self.name(), stamped_ms) {
+            Ok(command) => command,
+            Err(error) => return tracing::error!(group = self.name(), %error, "names cannot be topic names"),
+        };
+        match running.raft.propose(command.encode()).await {
+            Ok((reply, log_id)) => tracing::info!(group = self.name(), ?reply, %log_id, "new group is named"),
+            Err(error) => tracing::warn!(group = self.name(), %error, "new group is not named yet"),
+        }
+    }
+
+    /// Resolves once the replica runs and knows a leader that answers.
+    pub(super) async fn led(&self) {
+        let _ = self.started.subscribe().wait_for(|started| *started).await;
+        if let Some(running) = self.running() {
+            let _ = running.raft.role().wait_for(|role| role.is_ready_leader() || role.leader().is_some()).await;
+        }
+    }
+
+    pub(super) fn is_led_elsewhere(&self) -> bool {
+        self.running().is_some_and(|running| running.raft.role().borrow().leader().is_some())
+    }
+
+    pub(super) async fn flush_offsets(&self) {
+        if let Some(running) = self.running()
+            && running.raft.role().borrow().is_ready_leader()
+        {
+            running.group.flush_offsets().await;
+        }
+    }
+
+    pub(super) async fn hand_over(&self) {
+        if let Some(running) = self.running() {
+            running.raft.hand_over().await;
+        }
+    }
+
+    /// Stops the replica, writes everything and marks the data as clean.
+    pub(super) async fn close(&self) {
+        let Some(running) = self.running() else { return };
+        running.group.shutdown().await;
+        running.sequencer.shutdown().await;
+        running.raft.shutdown().await;
+        if let Err(error) = running.control.stop().await {
+            tracing::error!(group = self.name(), %error, "derived files are not saved; the next start builds them again");
+        }
+        let log = running.log.clone();
+        match tokio::task::spawn_blocking(move || log.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(group = self.name(), %error, "log is not closed cleanly"),
+            Err(error) => tracing::error!(group = self.name(), %error, "closing the log panicked"),
+        }
+    }
+}
+
+impl RegisteredGroup for NodeGroup {
+    fn record(&self) -> GroupRecord {
+        let mut record = GroupRecord {
+            name: self.name().to_owned(),
+            client_addr: self.options.own_member().client_addr,
+            id: self.options.own_id,
+            leads: false,
+            term: 0,
+            leader: None,
+            topics: Vec::new(),
+            version: Default::default(),
+        };
+        let Some(running) = self.running() else { return record };
+        let role = running.raft.role().borrow().clone();
+        record.term = role.term();
+        match role {
+            Role::Leader { ready: true, .. } => {
+                record.leads = true;
+                record.leader = Some(self.options.own_id);
+                // The version first: topics that are newer than it are sent again with the next one.
+                record.version = running.state.topic_version();
+                record.topics = running.state.topics();
+            }
+            Role::Leader { ready: false, .. } => {}
+            Role::Follower { leader, .. } => record.leader = leader.map(|(id, _)| id),
+        }
+        record
+    }
+}
+
+fn to_member(member: &crate::config::MemberOptions) -> Member {
+    Member {
+        node: member.node.clone(),
+        raft_addr: member.raft_addr.clone(),
+        client_addr: member.client_addr.to_string(),
+    }
+}
+
+fn describe(role: &Role) -> String {
+    match role {
+        Role::Leader { term, ready: true } => format!("leads term {term}"),
+        Role::Leader { term, ready: false } => format!("leads term {term}, not ready yet"),
+        Role::Follower { term, leader: Some((id, member)) } => format!("follows {id} ({}) in term {term}", member.node),
+        Role::Follower { term, leader: None } => format!("knows no leader in term {term}"),
+    }
+}
+
+fn disk_probe(dir: PathBuf) -> DiskProbe {
+    Arc::new(move || {
+        let stat = rustix::fs::statvfs(&dir).ok()?;
+        Some(DiskSpace {
+            total_bytes: stat.f_blocks.checked_mul(stat.f_frsize)?,
+            free_bytes: stat.f_bavail.checked_mul(stat.f_frsize)?,
+        })
+    })
+}

@@ -1,0 +1,229 @@
+//! What a node tells about itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::Shared;
+use super::group::NodeGroup;
+use crate::http::{
+    Admin, AdminError, GroupStatus, LeaderStatus, MemberStatus, MetricsText, NodeState, NodeStatus, ReplicaRole,
+};
+use crate::raft::{self, GroupMetrics, Role};
+
+impl Admin for Shared {
+    fn status(&self) -> NodeStatus {
+        let groups: Vec<_> = self.groups.iter().map(|group| group_status(group)).collect();
+        let state = *self.state.lock();
+        let problem = problem(state, &groups, self.failure.borrow().as_deref());
+        NodeStatus {
+            cluster: self.options.cluster.name.clone(),
+            cluster_id: self.options.cluster.id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            node: self.options.node.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state,
+            ready: problem.is_none(),
+            health: problem.unwrap_or_else(|| "every group has a leader".to_owned()),
+            uptime_ms: millis(self.started.elapsed()),
+            start_to_ready_ms: self.ready_after.load(Ordering::Acquire).checked_sub(1),
+            groups,
+            name_servers: self.registration.status(),
+        }
+    }
+
+    fn collect(&self, metrics: &mut MetricsText) {
+        collect(self, metrics);
+    }
+
+    fn transfer_leader(
+        &self,
+        group: String,
+        to: Option<String>,
+    ) -> BoxFuture<'static, Result<LeaderStatus, AdminError>> {
+        let found = self.groups.iter().find(|found| found.name() == group).map(Arc::clone);
+        Box::pin(async move {
+            let group = found.ok_or_else(|| AdminError::NotFound(format!("there is no group {group} on this node")))?;
+            transfer_leader(&group, to).await
+        })
+    }
+}
+
+async fn transfer_leader(group: &NodeGroup, to: Option<String>) -> Result<LeaderStatus, AdminError> {
+    let running =
+        group.running().ok_or_else(|| AdminError::Unavailable(format!("group {} is being recovered", group.name())))?;
+    let members = running.raft.metrics().members;
+    let to =
+        match &to {
+            None => None,
+            Some(node) => {
+                let found = members.iter().find(|(_, member)| member.node == *node).map(|(&id, _)| id);
+                Some(found.ok_or_else(|| {
+                    AdminError::NotFound(format!("group {} has no member on node {node}", group.name()))
+                })?)
+            }
+        };
+    // A handed-over group forgets nothing that a client was told.
+    group.flush_offsets().await;
+    let leader = running.raft.transfer_leader(to).await.map_err(|error| match error {
+        raft::AdminError::NotLeader { .. } | raft::AdminError::Refused(_) => AdminError::Conflict(error.to_string()),
+        _ => AdminError::Unavailable(error.to_string()),
+    })?;
+    let member = members.get(&leader).cloned().unwrap_or_default();
+    Ok(LeaderStatus { id: leader, node: member.node, client_addr: member.client_addr })
+}
+
+/// Why the node is not ready, in one sentence.
+fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> Option<String> {
+    if let Some(failure) = failure {
+        return Some(failure.to_owned());
+    }
+    match state {
+        NodeState::Starting => {
+            let recovering = groups.iter().filter(|group| group.role == ReplicaRole::Recovering).count();
+            return Some(format!("starting: {recovering} of {} groups are being recovered", groups.len()));
+        }
+        NodeState::Stopping => return Some("stopping: requests are forwarded".to_owned()),
+        NodeState::Failed => return Some("failed".to_owned()),
+        NodeState::Running => {}
+    }
+    let leaderless: Vec<_> = groups
+        .iter()
+        .filter(|group| match group.role {
+            ReplicaRole::Leader => !group.gates_open,
+            ReplicaRole::Follower => false,
+            ReplicaRole::Recovering | ReplicaRole::Electing | ReplicaRole::Failed => true,
+        })
+        .map(|group| group.name.as_str())
+        .collect();
+    (!leaderless.is_empty()).then(|| format!("no leader that answers: {}", leaderless.join(", ")))
+}
+
+fn group_status(group: &NodeGroup) -> GroupStatus {
+    let own = group.options().own_member();
+    let configured = || {
+        let members = group.options().members.iter();
+        members.map(|member| MemberStatus {
+            id: member.id,
+            node: member.node.clone(),
+            client_addr: member.client_addr.to_string(),
+            voter: true,
+            matched: None,
+        })
+    };
+    let mut status = GroupStatus {
+        name: group.name().to_owned(),
+        client_addr: own.client_addr,
+        id: own.id,
+        role: ReplicaRole::Recovering,
+        gates_open: false,
+        term: 0,
+        leader: None,
+        last: None,
+        flushed: None,
+        committed: None,
+        applied: None,
+        members: configured().collect(),
+    };
+    let Some(running) = group.running() else { return status };
+    let metrics = running.raft.metrics();
+    let role = running.raft.role().borrow().clone();
+    status.term = role.term();
+    status.gates_open = role.is_ready_leader();
+    (status.last, status.flushed) = (metrics.last, metrics.flushed);
+    (status.committed, status.applied) = (metrics.committed, metrics.applied);
+    status.role = match &role {
+        Role::Leader { .. } => ReplicaRole::Leader,
+        Role::Follower { leader: Some(_), .. } => ReplicaRole::Follower,
+        Role::Follower { leader: None, .. } => ReplicaRole::Electing,
+    };
+    if *running.log.health().borrow() != raft_store::Health::Good {
+        status.role = ReplicaRole::Failed;
+    }
+    status.leader = match &role {
+        Role::Leader { .. } => {
+            Some(LeaderStatus { id: own.id, node: own.node.clone(), client_addr: own.client_addr.to_string() })
+        }
+        Role::Follower { leader, .. } => leader.as_ref().map(|(id, member)| LeaderStatus {
+            id: *id,
+            node: member.node.clone(),
+            client_addr: member.client_addr.clone(),
+        }),
+    };
+    if !metrics.members.is_empty() {
+        status.members = members(&metrics, own.id);
+    }
+    status
+}
+
+fn members(metrics: &GroupMetrics, own_id: u64) -> Vec<MemberStatus> {
+    metrics
+        .members
+        .iter()
+        .map(|(&id, member)| MemberStatus {
+            id,
+            node: member.node.clone(),
+            client_addr: member.client_addr.clone(),
+            voter: metrics.voters.iter().any(|voters| voters.contains(&id)),
+            matched: if id == own_id { metrics.last } else { metrics.matched.get(&id).copied().flatten() },
+        })
+        .collect()
+}
+
+fn collect(shared: &Shared, metrics: &mut MetricsText) {
+    let status = shared.status();
+    let flag = u8::from;
+    metrics.gauge("gantry_ready", "Whether every group on this node has a leader.").sample(&[], flag(status.ready));
+    metrics.gauge("gantry_uptime_seconds", "Since the process started.").sample(&[], status.uptime_ms / 1_000);
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&GroupStatus) -> Option<u64>| {
+        let mut family = metrics.gauge(name, help);
+        for group in &status.groups {
+            if let Some(value) = value(group) {
+                family.sample(&[("group", &group.name)], value);
+            }
+        }
+    };
+    gauge("gantry_raft_is_leader", "Whether this replica leads and answers clients.", &|group| {
+        Some(u64::from(group.gates_open))
+    });
+    gauge("gantry_raft_term", "The newest term known.", &|group| Some(group.term));
+    gauge("gantry_raft_last_index", "Last entry in the log.", &|group| group.last);
+    gauge("gantry_raft_flushed_index", "Last entry on this disk.", &|group| group.flushed);
+    gauge("gantry_raft_committed_index", "Last entry known to be committed.", &|group| group.committed);
+    gauge("gantry_raft_applied_index", "Last entry applied.", &|group| group.applied);
+    let running = || shared.groups.iter().filter_map(|group| group.running().map(|running| (group.name(), running)));
+    let mut counter = |name: &str, help: &str, value: &dyn Fn(&super::group::Running) -> u64| {
+        let mut family = metrics.counter(name, help);
+        for (name, running) in running() {
+            family.sample(&[("group", name)], value(running));
+        }
+    };
+    counter("rocketmq_messages_in_total", "Messages accepted by this replica.", &|r| r.group.put_totals().0);
+    counter("rocketmq_throughput_in_total", "Bytes accepted by this replica.", &|r| r.group.put_totals().1);
+    counter("rocketmq_messages_out_total", "Messages given to consumers.", &|r| r.group.got_total());
+    counter("gantry_log_end_bytes", "Position of the end of the log.", &|r| r.log.watermarks().end.get());
+    counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
+    let mut clients = metrics.gauge("gantry_clients", "Connected clients, once in each of their groups.");
+    for (name, running) in running() {
+        let (producers, consumers) = running.group.client_counts();
+        clients.sample(&[("group", name), ("kind", "producer")], producers);
+        clients.sample(&[("group", name), ("kind", "consumer")], consumers);
+    }
+    let mut held = metrics.gauge("gantry_held_pulls", "Pulls that wait for messages.");
+    for (name, running) in running() {
+        held.sample(&[("group", name)], running.group.held_pulls());
+    }
+    let mut in_flight = metrics.gauge("gantry_bytes_in_flight", "Bytes accepted and not yet answered.");
+    for (name, running) in running() {
+        in_flight.sample(&[("group", name)], running.sequencer.bytes_in_flight());
+    }
+    let mut name_servers = metrics.gauge("gantry_name_server_registered", "Whether a name server is up to date.");
+    for server in &status.name_servers {
+        name_servers.sample(&[("address", &server.addr)], flag(server.registered));
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
