@@ -60,7 +60,7 @@ enum DevCommand {
     /// Let a paused process go on
     Resume(TargetArgs),
     /// Show processes, ports and leaders
-    Status(StatusArgs),
+    Status(DirArgs),
     /// Remove the cluster and its data; it must not be running
     Reset(DirArgs),
 }
@@ -70,14 +70,6 @@ struct DirArgs {
     /// Directory of the cluster
     #[arg(long, default_value = "data/dev")]
     data: PathBuf,
-}
-
-#[derive(Debug, Args)]
-struct StatusArgs {
-    #[command(flatten)]
-    dir: DirArgs,
-    #[arg(long, value_enum, default_value_t)]
-    output: Format,
 }
 
 #[derive(Debug, Args)]
@@ -92,16 +84,16 @@ struct TargetArgs {
     dir: DirArgs,
 }
 
-pub(crate) fn run(args: DevArgs) -> Result<()> {
+pub(crate) fn run(args: DevArgs, format: Format) -> Result<()> {
     match args.command {
-        None => start(args.run),
+        None => start(args.run, format),
         Some(DevCommand::Kill(target)) => act(Action::Kill, target),
         Some(DevCommand::Stop(target)) => act(Action::Stop, target),
         Some(DevCommand::Start(target)) => act(Action::Start, target),
         Some(DevCommand::Pause(target)) => act(Action::Pause, target),
         Some(DevCommand::Resume(target)) => act(Action::Resume, target),
-        Some(DevCommand::Status(args)) => match control::call(&args.dir.data, &Request::Status)? {
-            Answer::Status(view) if args.output == Format::Json => output::json(&view),
+        Some(DevCommand::Status(args)) => match control::call(&args.data, &Request::Status)? {
+            Answer::Status(view) if format == Format::Json => output::json(&view),
             Answer::Status(view) => output::line(&view.to_text()),
             Answer::Done(text) | Answer::Refused(text) => bail!("{text}"),
         },
@@ -122,7 +114,7 @@ fn act(action: Action, args: TargetArgs) -> Result<()> {
     }
 }
 
-fn start(args: RunArgs) -> Result<()> {
+fn start(args: RunArgs, format: Format) -> Result<()> {
     let ephemeral = args.ephemeral.then(temporary_dir).transpose()?;
     let dir = ephemeral.as_ref().unwrap_or(&args.data);
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -133,7 +125,7 @@ fn start(args: RunArgs) -> Result<()> {
     let options = supervisor::Options {
         dir: dir.clone(),
         layout,
-        json: args.json,
+        json: args.json || format == Format::Json,
         named_dir: ephemeral.is_some() || args.data != Path::new("data/dev"),
     };
     let result = crate::runtime()?.block_on(supervisor::run(options));
@@ -180,4 +172,12 @@ fn reset(dir: &Path) -> Result<()> {
     // Whatever else the user keeps there stays.
     let _ = fs::remove_dir(dir);
     output::line(&format!("removed the cluster in {}", dir.display()))
+}
+
+/// Process ids of the cluster that runs in `dir`.
+pub(crate) fn pids(dir: &Path) -> Result<Vec<u32>> {
+    match control::call(dir, &Request::Status)? {
+        Answer::Status(view) => Ok(view.processes.iter().filter_map(|process| process.pid).collect()),
+        Answer::Done(text) | Answer::Refused(text) => bail!("{text}"),
+    }
 }

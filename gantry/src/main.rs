@@ -1,30 +1,77 @@
 //! The one binary: broker nodes, name servers, a development cluster, and the tools of an operator.
 
+mod broker_command;
+mod cluster;
+mod command;
 mod dev;
 mod exit_code;
 mod http_get;
+mod load;
+mod logging;
+mod message_view;
+mod namesrv_command;
 mod output;
+mod queue_reader;
+mod stop_signal;
+mod verify;
 
 use std::fmt::Write as _;
 use std::process::ExitCode as ProcessExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use rand::Rng;
 
+use crate::cluster::ClusterArgs;
 use crate::exit_code::ExitCode;
+use crate::output::Format;
 
+/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not reachable, 5 not found,
+/// 6 verify found acknowledged messages missing, 7 verify found messages out of order, 74 a broker's storage failed.
 #[derive(Debug, Parser)]
 #[command(name = "gantry", version, about = "A message broker whose CommitLog is a Raft log", propagate_version = true)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not \
+                        reachable, 5 not found, 6 verify: acknowledged messages missing, 7 verify: messages out of \
+                        order, 74 a broker's storage failed.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t, global = true)]
+    output: Format,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run one broker node
+    Broker(broker_command::BrokerArgs),
+    /// Run one name server
+    Namesrv(namesrv_command::NamesrvArgs),
     /// Run a whole cluster on this machine, every part a real process
     Dev(dev::DevArgs),
+    /// Show name servers, brokers and who leads
+    Status,
+    /// Topics
+    #[command(subcommand)]
+    Topic(command::topic::TopicCommand),
+    /// Consumer groups
+    #[command(subcommand)]
+    Group(command::group::GroupCommand),
+    /// Send messages
+    Send(command::send::SendArgs),
+    /// Print messages as they come
+    Tail(command::tail::TailArgs),
+    /// Single messages
+    #[command(subcommand)]
+    Msg(command::msg::MsgCommand),
+    /// Measure
+    #[command(subcommand)]
+    Bench(command::bench::BenchCommand),
+    /// Send numbered messages, read all queues back, and tell whether any acknowledged one is missing
+    Verify(verify::VerifyArgs),
     /// Print a new random cluster id for configuration files
     ClusterId,
     /// Print completions for a shell
@@ -35,17 +82,33 @@ enum Command {
 }
 
 fn main() -> ProcessExitCode {
-    let result = match Cli::parse().command {
-        Command::Dev(args) => dev::run(args),
-        Command::ClusterId => output::line(&new_cluster_id()),
-        Command::Completions { shell } => completions(shell),
-    };
-    match result {
+    let started = Instant::now();
+    let cli = Cli::parse();
+    match run(cli, started) {
         Ok(()) => ProcessExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gantry: {error:#}");
             ProcessExitCode::from(ExitCode::of(&error))
         }
+    }
+}
+
+fn run(cli: Cli, started: Instant) -> Result<()> {
+    let (cluster, format) = (&cli.cluster, cli.output);
+    match cli.command {
+        Command::Broker(args) => broker_command::run(args, started),
+        Command::Namesrv(args) => namesrv_command::run(args),
+        Command::Dev(args) => dev::run(args, format),
+        Command::Status => runtime()?.block_on(command::status::run(cluster, format)),
+        Command::Topic(command) => runtime()?.block_on(command::topic::run(command, cluster, format)),
+        Command::Group(command) => runtime()?.block_on(command::group::run(command, cluster, format)),
+        Command::Send(args) => runtime()?.block_on(command::send::run(args, cluster, format)),
+        Command::Tail(args) => runtime()?.block_on(command::tail::run(args, cluster, format)),
+        Command::Msg(command) => runtime()?.block_on(command::msg::run(command, cluster, format)),
+        Command::Bench(command) => runtime()?.block_on(command::bench::run(command, cluster, format)),
+        Command::Verify(args) => runtime()?.block_on(verify::run(args, cluster, format)),
+        Command::ClusterId => output::line(&new_cluster_id()),
+        Command::Completions { shell } => completions(shell),
     }
 }
 
@@ -66,4 +129,21 @@ fn new_cluster_id() -> String {
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn cluster_ids_are_32_hex_digits_and_differ() {
+        let (a, b) = (new_cluster_id(), new_cluster_id());
+        assert!(a.len() == 32 && a.bytes().all(|b| b.is_ascii_hexdigit()));
+        assert_ne!(a, b);
+    }
 }

@@ -168,7 +168,7 @@ impl Layout {
              [cluster]\nid = \"{}\"\n\n\
              [node]\nname = \"{}\"\ndata_dir = {data_dir}\nraft_listen = \"{}\"\nhttp_listen = \"{}\"\n\
              namesrv = [{namesrv}]\nstop_forward_time = \"2s\"\n\n\
-             [storage]\nsegment_bytes = \"64MiB\"\n\n\
+             [storage]\nsegment_bytes = \"64MiB\"\nallow_unproven_filesystem = true\n\n\
              [broker]\nauto_create_topics = true\n",
             self.cluster_id,
             Self::node_name(node),
