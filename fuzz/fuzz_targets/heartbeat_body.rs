@@ -1,0 +1,8 @@
+//! See `heartbeat_body` in the targets.
+#![no_main]
+
+#[allow(dead_code, reason = "one of several targets is used here")]
+#[path = "../../protocol/tests/targets/mod.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::heartbeat_body(data));

@@ -1,0 +1,8 @@
+//! See `message_record` in the targets.
+#![no_main]
+
+#[allow(dead_code, reason = "one of several targets is used here")]
+#[path = "../../protocol/tests/targets/mod.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::message_record(data));
