@@ -92,7 +92,8 @@ fn bodies(answer: &RemotingCommand) -> Vec<String> {
 
 /// Waits until everything that was acknowledged can be read: the answer to this comes after that.
 pub(crate) async fn settled(client: &Client) {
-    check(&client.call(request(RequestCode::GET_MAX_OFFSET, &[("topic", "T"), ("queueId", "0")])).await, 0, &[]);
+    let max = request(RequestCode::GET_MAX_OFFSET, &[("topic", "T"), ("queueId", "0")]);
+    check(&client.call(max).await, 0, &[]);
 }
 
 /// Waits until a group that a heartbeat named exists.
