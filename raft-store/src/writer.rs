@@ -133,13 +133,34 @@ impl Queue {
         Some(ops)
     }
 
-    fn close(&self) {
+    /// Takes no more. Returns what nobody will do.
+    fn close(&self) -> VecDeque<Op> {
         let mut state = self.state.lock();
         state.closed = true;
-        state.ops.clear();
+        let left = std::mem::take(&mut state.ops);
         drop(state);
         self.filled.notify_all();
         self.drained.notify_waiters();
+        left
+    }
+}
+
+/// Closes the log if its thread panics, so that nobody waits for it.
+struct PanicGuard {
+    log: Arc<Log>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.log.latch("a thread of the log panicked");
+            for op in self.queue.close() {
+                if let Op::Write(write) = op {
+                    (write.done)(Err(io::Error::other("a thread of the log panicked")));
+                }
+            }
+        }
     }
 }
 
@@ -464,14 +485,24 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Th
     let mut threads = Threads { queue: Arc::clone(&queue), flush: Arc::clone(&flush), writer: None, flusher: None };
     let failed = |e| Error::io("starting a thread for", &log.options.dir, e);
     let name = |what| std::thread::Builder::new().name(format!("log-{what}"));
-    threads.flusher = Some(name("flush").spawn(move || flush.run()).map_err(failed)?);
-    threads.writer = Some(name("write").spawn(move || writer.run(&queue)).map_err(failed)?);
+    let guard = || PanicGuard { log: Arc::clone(&log), queue: Arc::clone(&queue) };
+    let (flusher_guard, writer_guard) = (guard(), guard());
+    let run_flusher = move || {
+        let _guard = flusher_guard;
+        flush.run();
+    };
+    let run_writer = move || {
+        let guard = writer_guard;
+        writer.run(&guard.queue);
+    };
+    threads.flusher = Some(name("flush").spawn(run_flusher).map_err(failed)?);
+    threads.writer = Some(name("write").spawn(run_writer).map_err(failed)?);
     Ok(threads)
 }
 
 impl Threads {
     fn join(&mut self) {
-        self.queue.close();
+        drop(self.queue.close());
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -494,7 +525,8 @@ impl Writer {
             for op in ops {
                 self.perform(op);
                 if self.closed {
-                    return queue.close();
+                    drop(queue.close());
+                    return;
                 }
             }
             self.settle();

@@ -1,5 +1,7 @@
 //! openraft's own suite against this store.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod support;
 
 use openraft::StorageError;

@@ -146,6 +146,11 @@ impl Store {
         })
     }
 
+    /// A reader as Raft's tasks have them.
+    pub fn reader(&mut self) -> raft_store::LogReader<Config> {
+        self.runtime.block_on(self.storage.get_log_reader())
+    }
+
     /// The last purged and the last id.
     pub fn log_state(&mut self) -> (Option<LogId>, Option<LogId>) {
         let state = self.runtime.block_on(self.storage.get_log_state()).unwrap();
