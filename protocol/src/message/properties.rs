@@ -117,7 +117,7 @@ impl<'a> Properties<'a> {
         self.iter().filter(|(key, _)| *key == name).last().map(|(_, value)| value)
     }
 
-    /// The keys for the index: the client's id of the message and each of [`property::KEYS`].
+    /// The keys in [`property::KEYS`]. The index holds them and [`property::UNIQ_KEY`].
     pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.get(property::KEYS).unwrap_or_default().split(' ').filter(|key| !key.is_empty())
     }
