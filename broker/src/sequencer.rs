@@ -322,7 +322,8 @@ impl Shared {
         let flight = self.flight.lock().remove(&number);
         if let Some(InFlight { parts, .. }) = flight {
             match result {
-                Ok((ApplyReply::Pack(reply), _)) => split(parts, &reply.outcomes),
+                // The answers of one pack that go to one client leave in one write.
+                Ok((ApplyReply::Pack(reply), _)) => remoting::cork(|| split(parts, &reply.outcomes)),
                 Ok((reply, log_id)) => {
                     tracing::error!(%log_id, ?reply, "a pack was not applied as a pack");
                     fail(parts, &ProposeError::unknown("the entry was not applied as a pack"));
