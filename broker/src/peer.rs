@@ -390,7 +390,7 @@ impl Hub {
 
     /// Connects to a node, outside any group.
     async fn dial_node(&self, address: &PeerAddress) -> Result<(PeerStream, Greeting), PeerError> {
-        let envelope = Envelope { cluster_id: self.options.cluster_id, group: Bytes::new(), sender: 0, target: 0 };
+        let envelope = self.node_envelope();
         let groups: Vec<GroupGreeting> = self.all_groups().iter().map(|group| group.greeting()).collect();
         let greeting = self.greeting(Class::Control, &address.node, &groups);
         self.dial(address, &envelope, &greeting).await
@@ -425,6 +425,11 @@ impl Hub {
         }
         stream.admitted(chunk_bytes(greeting.class));
         Ok((stream, welcome))
+    }
+
+    /// The envelope of what concerns no group.
+    fn node_envelope(&self) -> Envelope {
+        Envelope { cluster_id: self.options.cluster_id, group: Bytes::new(), sender: 0, target: 0 }
     }
 
     fn greeting(&self, class: Class, target_node: &str, groups: &[GroupGreeting]) -> Greeting {

@@ -241,33 +241,40 @@ impl FrameWriter {
         prefix.put_u32(crc32fast::hash(head));
         prefix.put_u32(checksum(&tail));
         out.extend(std::iter::once(self.head.freeze()));
-        out.extend(merge_adjacent(tail));
+        out.extend(gather(tail));
         Ok(())
     }
 }
 
-/// Joins slices that lie next to each other in one buffer, so that one system call moves them as one range.
-fn merge_adjacent(slices: Vec<Bytes>) -> Vec<Bytes> {
-    let mut merged: Vec<Bytes> = Vec::with_capacity(slices.len());
-    for slice in slices {
-        if slice.is_empty() {
+/// Copies runs of small slices together, so that a system call moves few ranges; large ones go as they are.
+fn gather(slices: Vec<Bytes>) -> Vec<Bytes> {
+    let mut gathered: Vec<Bytes> = Vec::with_capacity(slices.len());
+    let mut run = BytesMut::new();
+    let small = slices.iter().filter(|slice| slice.len() <= COPY_BYTES_MAX).map(Bytes::len).sum();
+    for (at, slice) in slices.iter().enumerate() {
+        let alone = slice.len() > COPY_BYTES_MAX
+            || run.is_empty() && slices.get(at + 1).is_none_or(|next| next.len() > COPY_BYTES_MAX);
+        if !alone {
+            if run.capacity() == 0 {
+                run.reserve(small);
+            }
+            run.put_slice(slice);
             continue;
         }
-        // Two `Bytes` cannot be joined in place, so small neighbours are copied together; large ones go as they are.
-        match merged.last_mut() {
-            Some(last) if last.len() + slice.len() <= COPY_BYTES_MAX => {
-                let mut joined = BytesMut::with_capacity(COPY_BYTES_MAX.max(last.len() + slice.len()));
-                joined.put_slice(last);
-                joined.put_slice(&slice);
-                *last = joined.freeze();
-            }
-            _ => merged.push(slice),
+        if !run.is_empty() {
+            gathered.push(run.split().freeze());
+        }
+        if !slice.is_empty() {
+            gathered.push(slice.clone());
         }
     }
-    merged
+    if !run.is_empty() {
+        gathered.push(run.freeze());
+    }
+    gathered
 }
 
-/// Below this many bytes copying is cheaper than one more slice in a vectored write.
+/// Up to this many bytes copying is cheaper than one more slice in a vectored write.
 const COPY_BYTES_MAX: usize = 4 << 10;
 
 fn checksum(tail: &[Bytes]) -> u32 {
@@ -406,6 +413,23 @@ mod tests {
         fields.finish("append").unwrap();
         assert_eq!(frame.tail.len(), 8003);
         assert_eq!(&frame.tail[..4], b"abc\x09");
+    }
+
+    #[test]
+    fn small_slices_are_gathered_and_large_ones_are_not_copied() {
+        let check = |lengths: &[usize], expected: &[usize]| {
+            let slices: Vec<Bytes> = lengths.iter().map(|length| Bytes::from(vec![*length as u8; *length])).collect();
+            let gathered = gather(slices.clone());
+            assert_eq!(gathered.iter().map(Bytes::len).collect::<Vec<_>>(), expected);
+            assert_eq!(gathered.concat(), slices.concat());
+        };
+        check(&[], &[]);
+        check(&[0], &[]);
+        check(&[10], &[10]);
+        check(&[10, 20, 0, 30], &[60]);
+        check(&[9000, 10, 20, 9000, 10, 9000], &[9000, 30, 9000, 10, 9000]);
+        check(&[10, 9000, 10], &[10, 9000, 10]);
+        check(&[4096; 100], &[4096 * 100]);
     }
 
     #[test]

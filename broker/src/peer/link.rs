@@ -22,6 +22,10 @@ use super::stream::PeerStream;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
 /// Calls without an answer.
 const PENDING_CALLS_MAX: usize = 64 << 10;
+/// A peer that has said nothing for so long while calls are open is asked whether it lives.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// And when it does not answer that for so long, the connection is given up.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How exactly time limits are kept.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -186,6 +190,7 @@ impl Link {
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let PeerStream { reader, sender } = stream;
+        let mut pulse = Pulse::new(Instant::now());
         loop {
             let waiting = {
                 let mut state = self.0.state.lock();
@@ -193,20 +198,37 @@ impl Link {
                     sender.queue.extend(std::mem::take(&mut state.queued));
                     state.queued_bytes = 0;
                     state.sent_below = state.next_sequence;
+                    pulse.sent(Instant::now());
                 }
-                !state.pending.is_empty()
+                !state.pending.is_empty() || pulse.pinged.is_some()
             };
             tokio::select! {
                 biased;
                 frame = reader.next() => match frame {
-                    Ok(frame) => self.answer(frame),
+                    Ok(frame) => {
+                        pulse.heard(Instant::now());
+                        self.answer(frame);
+                    }
                     Err(error) => return error,
                 },
                 written = sender.write_some(), if !sender.queue.is_empty() => if let Err(error) = written {
                     return error;
                 },
                 () = self.0.wake.notified(), if sender.queue.is_empty() => {}
-                _ = sweep.tick(), if waiting => self.sweep(),
+                _ = sweep.tick(), if waiting => {
+                    self.sweep();
+                    match pulse.check(Instant::now()) {
+                        Check::Fine => {}
+                        Check::Ping => {
+                            // Sequence zero is no call's, so its answer only shows that the peer lives.
+                            let ping = FrameWriter::new(Kind::Ping, 0, &self.0.envelope, 0);
+                            if let Err(error) = sender.queue.push(ping, Vec::new()) {
+                                return error.into();
+                            }
+                        }
+                        Check::Dead => return PeerError::Timeout("waiting for a sign of life"),
+                    }
+                }
                 () = cancel.cancelled() => return PeerError::Unavailable("node is stopping".to_owned()),
             }
         }
@@ -255,6 +277,50 @@ impl Link {
     }
 }
 
+/// Whether the other side of a connection still lives. A call may rightly take long; a ping may not.
+#[derive(Debug)]
+struct Pulse {
+    /// When something was last heard, or sent after a rest.
+    at: Instant,
+    /// Something was sent and nothing heard since.
+    waiting: bool,
+    pinged: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Check {
+    Fine,
+    Ping,
+    Dead,
+}
+
+impl Pulse {
+    fn new(now: Instant) -> Self {
+        Self { at: now, waiting: false, pinged: None }
+    }
+
+    fn sent(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.waiting, true) {
+            self.at = now;
+        }
+    }
+
+    fn heard(&mut self, now: Instant) {
+        *self = Self::new(now);
+    }
+
+    fn check(&mut self, now: Instant) -> Check {
+        match self.pinged {
+            Some(at) if now.duration_since(at) >= PING_TIMEOUT => Check::Dead,
+            None if now.duration_since(self.at) >= SILENCE_MAX => {
+                self.pinged = Some(now);
+                Check::Ping
+            }
+            _ => Check::Fine,
+        }
+    }
+}
+
 /// Fields of `Failed`: whether the call may have had an effect (bool), reason (text).
 pub(crate) fn put_failure(out: &mut BytesMut, unknown: bool, reason: &str) {
     use bytes::BufMut;
@@ -268,5 +334,26 @@ fn failure(frame: &Frame) -> CallError {
         (Ok(false), Ok(reason)) => CallError::NotSent(reason),
         (Ok(true), Ok(reason)) => CallError::Unknown(reason),
         _ => CallError::Unknown("peer failed the call without a reason".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_peer_is_asked_and_then_given_up() {
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        let mut pulse = Pulse::new(start);
+        pulse.sent(after(5_000));
+        assert_eq!(pulse.check(after(5_900)), Check::Fine);
+        pulse.sent(after(5_950));
+        assert_eq!(pulse.check(after(6_000)), Check::Ping);
+        assert_eq!(pulse.check(after(7_900)), Check::Fine);
+        assert_eq!(pulse.check(after(8_000)), Check::Dead);
+        pulse.heard(after(8_001));
+        assert_eq!(pulse.check(after(9_000)), Check::Fine);
+        assert_eq!(pulse.check(after(9_001)), Check::Ping, "a call is still open");
     }
 }

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::error::PeerError;
+use super::frame::{FrameWriter, Kind};
+use super::stream::PeerStream;
 use super::{Hub, PeerAddress};
 
 /// First and longest pause between attempts to reach a node that is gone.
@@ -22,6 +24,8 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 /// process one after another, and a connection may come before the listener.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 const SETTLE_FOR: Duration = Duration::from_millis(200);
+/// How often an idle connection is tried. A peer that does not answer by the next time has lost it.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The watched nodes.
 #[derive(Default)]
@@ -62,6 +66,33 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// Waits until an idle connection ends, or its peer falls silent: a machine that lost its power says nothing.
+    async fn wait_for_end(&self, stream: &mut PeerStream) -> PeerError {
+        let envelope = self.node_envelope();
+        let mut ping = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut unanswered = false;
+        loop {
+            tokio::select! {
+                biased;
+                frame = stream.reader.next() => match frame {
+                    Ok(_) => unanswered = false,
+                    Err(error) => return error,
+                },
+                _ = ping.tick() => {
+                    if std::mem::replace(&mut unanswered, true) {
+                        return PeerError::Timeout("waiting for a sign of life");
+                    }
+                    if let Err(error) = stream.send(FrameWriter::new(Kind::Ping, 0, &envelope, 0)).await {
+                        return error;
+                    }
+                }
+            }
+        }
+    }
+}
+
 async fn watch(hub: &Arc<Hub>, node: &str, watched: &Watched) {
     let mut last_incarnation: Option<u64> = None;
     let mut retry = RETRY_MIN;
@@ -84,13 +115,7 @@ async fn watch(hub: &Arc<Hub>, node: &str, watched: &Watched) {
                     }
                 }
                 retry = RETRY_MIN;
-                // The peer never speaks first here, so this waits for the end of the connection.
-                let error = loop {
-                    match stream.reader.next().await {
-                        Ok(_) => {}
-                        Err(error) => break error,
-                    }
-                };
+                let error = hub.wait_for_end(&mut stream).await;
                 tracing::debug!(node, %error, "control connection ended");
                 ended = Some(Instant::now());
                 continue;

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -23,6 +24,9 @@ pub(crate) const SMALL_CHUNK_BYTES: usize = 16 << 10;
 const SPARE_CHUNKS_MAX: usize = 8;
 /// A read is not worth a system call for less room than this.
 const READ_ROOM_BYTES: usize = 4 << 10;
+/// When and how often the kernel asks a silent peer.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Slices of one vectored write.
 const WRITE_SLICES_MAX: usize = 64;
 
@@ -177,9 +181,12 @@ pub(crate) struct PeerStream {
 impl PeerStream {
     /// Wraps a connected socket. Until [`PeerStream::admitted`] only small frames are accepted.
     pub(crate) fn new(socket: TcpStream) -> Self {
-        // Without this every small answer would wait for the peer's delayed acknowledgement.
-        if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%error, "cannot disable Nagle's algorithm");
+        // Without the first, every small answer would wait for the peer's delayed acknowledgement; without the second, a
+        // connection from a machine that lost its power would stay for ever.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+        let set = socket.set_nodelay(true).and_then(|()| SockRef::from(&socket).set_tcp_keepalive(&keepalive));
+        if let Err(error) = set {
+            tracing::debug!(%error, "cannot set the options of a peer's socket");
         }
         let (read, write) = socket.into_split();
         Self {

@@ -259,3 +259,68 @@ fn log_change(group: &str, before: &Role, now: &Role) {
         Role::Follower { term, leader: None } => tracing::info!(group, term, "no leader known"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
+
+    use openraft::Instant as _;
+    use openraft::metrics::SerdeInstant;
+    use openraft_rt_tokio::TokioInstant;
+
+    use super::*;
+    use crate::peer::LogMark;
+    use crate::raft::wire::log_from_mark;
+
+    /// Node 1 leads; node 2 is preferred and has entries up to `matched`.
+    fn leading(term: u64, last: u64, matched: u64) -> RaftMetrics<TypeConfig> {
+        let mut metrics = RaftMetrics::new_initial(1);
+        metrics.state = openraft::ServerState::Leader;
+        metrics.current_term = term;
+        metrics.last_log_index = Some(last);
+        let membership = openraft::Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], []);
+        metrics.membership_config = Arc::new(openraft::StoredMembership::new(None, membership));
+        let at = |index| Some(log_from_mark(LogMark { term, index }));
+        metrics.replication = Some(BTreeMap::from([(2, at(matched)), (3, at(last))]));
+        let heard = Some(SerdeInstant::new(TokioInstant::now()));
+        metrics.heartbeat = Some(BTreeMap::from([(2, heard), (3, heard)]));
+        metrics
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_goes_home_only_when_all_has_been_calm_for_long() {
+        let mut home = Home::default();
+        let mut hand_over = async |seconds, metrics: fn() -> RaftMetrics<TypeConfig>, preferred| {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            home.should_hand_over(Instant::now(), &metrics(), preferred)
+        };
+        assert!(!hand_over(0, || leading(3, 1000, 1000), 2).await);
+        assert!(!hand_over(8, || leading(3, 2000, 2000), 2).await, "has not led long enough");
+        assert!(!hand_over(1, || leading(3, 3000, 1000), 2).await, "is too far behind");
+        assert!(!hand_over(2, || leading(3, 3000, 2900), 2).await, "has only just caught up");
+        assert!(!hand_over(4, || leading(3, 3100, 3000), 2).await);
+        assert!(!hand_over(9, || leading(3, 3100, 3000), 1).await, "is home already");
+        assert!(!hand_over(0, || leading(3, 3100, 3100), 2).await, "time starts again");
+        assert!(!hand_over(9, || leading(4, 3100, 3100), 2).await, "another term");
+        assert!(!hand_over(9, || leading(4, 3100, 3100), 7).await, "is no voter");
+        assert!(!hand_over(0, || leading(4, 3100, 3100), 2).await);
+        assert!(hand_over(6, || leading(4, 3100, 3000), 2).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_whose_disk_stands_still_is_noticed() {
+        let mut home = Home::default();
+        let mut stalled = async |seconds, leader, flushed, last| {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            home.flush_stalled(Instant::now(), leader, Some(flushed), Some(last))
+        };
+        assert!(!stalled(0, true, 5, 9).await);
+        assert!(!stalled(4, true, 6, 9).await, "it moves");
+        assert!(!stalled(4, true, 6, 99).await);
+        assert!(stalled(1, true, 6, 99).await);
+        assert!(!stalled(0, false, 6, 99).await, "followers need not care");
+        assert!(!stalled(9, true, 99, 99).await, "nothing waits");
+        assert!(!stalled(9, true, 99, 100).await);
+    }
+}
