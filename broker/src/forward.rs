@@ -82,6 +82,14 @@ pub(crate) struct Patience {
 pub(crate) const SEND_PATIENCE: Patience =
     Patience { hold: Duration::from_secs(2), total: Duration::from_millis(2_800), repeat: Repeat::Shows };
 
+/// Pulls wait long, but one that the leader has to decide is not worth it.
+pub(crate) const PULL_PATIENCE: Patience =
+    Patience { hold: Duration::from_secs(1), total: Duration::from_secs(2), repeat: Repeat::Harmless };
+
+/// Commits are mostly one-way, and repeated by their clients.
+pub(crate) const COMMIT_PATIENCE: Patience =
+    Patience { hold: Duration::from_secs(2), total: Duration::from_millis(2_700), repeat: Repeat::Harmless };
+
 /// The time that a replica which is taken for the leader waits to become it.
 const TAKEOVER_WAIT: Duration = Duration::from_millis(500);
 
@@ -92,7 +100,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const NOT_LEADING: ResponseCode = ResponseCode(-14);
 
 impl Patience {
-    /// The patience for a request that only the leader may answer; `None` for one that every replica answers.
+    /// The patience for a request that only the leader may answer; `None` for one that every replica answers, and for
+    /// those that have a path of their own.
     pub(crate) fn of(code: RequestCode, language: LanguageCode) -> Option<Self> {
         let patience = |hold, total, repeat| {
             Some(Self { hold: Duration::from_millis(hold), total: Duration::from_millis(total), repeat })
@@ -104,8 +113,6 @@ impl Patience {
                 patience(2_500, 2_700, Repeat::Harmless)
             }
             RequestCode::QUERY_CONSUMER_OFFSET => patience(4_000, 4_500, Repeat::Harmless),
-            RequestCode::UPDATE_CONSUMER_OFFSET => patience(2_000, 2_700, Repeat::Harmless),
-            RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => patience(1_000, 2_000, Repeat::Harmless),
             RequestCode::SEARCH_OFFSET_BY_TIMESTAMP
             | RequestCode::GET_MAX_OFFSET
             | RequestCode::GET_MIN_OFFSET

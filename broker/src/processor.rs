@@ -306,43 +306,66 @@ impl Group {
             });
             return;
         }
+        if Self::reads_files(request.request_code()) {
+            let group = self.clone();
+            self.0.tasks.spawn_blocking(move || group.answer_here(&request, responder));
+        } else {
+            self.answer_here(&request, responder);
+        }
+    }
+
+    /// Whether answering a request may wait for the disk.
+    fn reads_files(code: RequestCode) -> bool {
+        matches!(
+            code,
+            RequestCode::QUERY_MESSAGE
+                | RequestCode::VIEW_MESSAGE_BY_ID
+                | RequestCode::QUERY_CONSUME_QUEUE
+                | RequestCode::GET_TOPIC_STATS_INFO
+                | RequestCode::GET_CONSUME_STATS
+                | RequestCode::GET_BROKER_CONSUME_STATS
+                | RequestCode::QUERY_CONSUME_TIME_SPAN
+        )
+    }
+
+    fn answer_here(&self, request: &RemotingCommand, responder: Responder) {
         let outcome = match request.request_code() {
-            RequestCode::HEART_BEAT => self.heartbeat(&request, &responder),
-            RequestCode::UNREGISTER_CLIENT => self.unregister_client(&request),
-            RequestCode::GET_CONSUMER_LIST_BY_GROUP => self.consumer_list(&request),
-            RequestCode::CHECK_CLIENT_CONFIG => self.check_client_config(&request),
-            RequestCode::GET_CONSUMER_CONNECTION_LIST => self.consumer_connections(&request),
-            RequestCode::GET_PRODUCER_CONNECTION_LIST => self.producer_connections(&request),
-            RequestCode::GET_ALL_PRODUCER_INFO => self.all_producers(&request),
-            RequestCode::VIEW_MESSAGE_BY_ID => self.view_message(&request),
-            RequestCode::QUERY_MESSAGE => self.query_message(&request),
-            RequestCode::QUERY_CONSUME_QUEUE => self.query_consume_queue(&request),
-            RequestCode::GET_ALL_TOPIC_CONFIG => self.all_topics(&request),
-            RequestCode::GET_TOPIC_CONFIG => self.one_topic(&request),
-            RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => self.system_topics(&request),
-            RequestCode::GET_TOPIC_STATS_INFO => self.topic_stats(&request),
-            RequestCode::GET_ALL_SUBSCRIPTIONGROUP_CONFIG => self.all_groups(&request),
-            RequestCode::GET_SUBSCRIPTIONGROUP_CONFIG => self.one_group(&request),
-            RequestCode::QUERY_TOPIC_CONSUME_BY_WHO => self.readers_of_topic(&request),
-            RequestCode::QUERY_TOPICS_BY_CONSUMER => self.topics_of_group(&request),
-            RequestCode::QUERY_SUBSCRIPTION_BY_CONSUMER => self.subscription_of_group(&request),
-            RequestCode::GET_ALL_CONSUMER_OFFSET => self.all_consumer_offsets(&request),
-            RequestCode::GET_ALL_DELAY_OFFSET => self.all_delay_offsets(&request),
-            RequestCode::GET_ALL_MESSAGE_REQUEST_MODE => self.all_request_modes(&request),
-            RequestCode::GET_CONSUME_STATS => self.consume_stats(&request),
-            RequestCode::GET_BROKER_CONSUME_STATS => self.all_consume_stats(&request),
-            RequestCode::QUERY_CONSUME_TIME_SPAN => self.consume_time_span(&request),
-            RequestCode::QUERY_CORRECTION_OFFSET => self.correction_offsets(&request),
-            RequestCode::GET_BROKER_RUNTIME_INFO => self.runtime_info(&request),
-            RequestCode::GET_BROKER_CONFIG => self.broker_config(&request),
+            RequestCode::HEART_BEAT => self.heartbeat(request, &responder),
+            RequestCode::UNREGISTER_CLIENT => self.unregister_client(request),
+            RequestCode::GET_CONSUMER_LIST_BY_GROUP => self.consumer_list(request),
+            RequestCode::CHECK_CLIENT_CONFIG => self.check_client_config(request),
+            RequestCode::GET_CONSUMER_CONNECTION_LIST => self.consumer_connections(request),
+            RequestCode::GET_PRODUCER_CONNECTION_LIST => self.producer_connections(request),
+            RequestCode::GET_ALL_PRODUCER_INFO => self.all_producers(request),
+            RequestCode::VIEW_MESSAGE_BY_ID => self.view_message(request),
+            RequestCode::QUERY_MESSAGE => self.query_message(request),
+            RequestCode::QUERY_CONSUME_QUEUE => self.query_consume_queue(request),
+            RequestCode::GET_ALL_TOPIC_CONFIG => self.all_topics(request),
+            RequestCode::GET_TOPIC_CONFIG => self.one_topic(request),
+            RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => self.system_topics(request),
+            RequestCode::GET_TOPIC_STATS_INFO => self.topic_stats(request),
+            RequestCode::GET_ALL_SUBSCRIPTIONGROUP_CONFIG => self.all_groups(request),
+            RequestCode::GET_SUBSCRIPTIONGROUP_CONFIG => self.one_group(request),
+            RequestCode::QUERY_TOPIC_CONSUME_BY_WHO => self.readers_of_topic(request),
+            RequestCode::QUERY_TOPICS_BY_CONSUMER => self.topics_of_group(request),
+            RequestCode::QUERY_SUBSCRIPTION_BY_CONSUMER => self.subscription_of_group(request),
+            RequestCode::GET_ALL_CONSUMER_OFFSET => self.all_consumer_offsets(request),
+            RequestCode::GET_ALL_DELAY_OFFSET => self.all_delay_offsets(request),
+            RequestCode::GET_ALL_MESSAGE_REQUEST_MODE => self.all_request_modes(request),
+            RequestCode::GET_CONSUME_STATS => self.consume_stats(request),
+            RequestCode::GET_BROKER_CONSUME_STATS => self.all_consume_stats(request),
+            RequestCode::QUERY_CONSUME_TIME_SPAN => self.consume_time_span(request),
+            RequestCode::QUERY_CORRECTION_OFFSET => self.correction_offsets(request),
+            RequestCode::GET_BROKER_RUNTIME_INFO => self.runtime_info(request),
+            RequestCode::GET_BROKER_CONFIG => self.broker_config(request),
             RequestCode::UPDATE_BROKER_CONFIG => self.refuse_config_update(),
-            RequestCode::VIEW_BROKER_STATS_DATA => self.view_stats(&request),
+            RequestCode::VIEW_BROKER_STATS_DATA => self.view_stats(request),
             RequestCode::CLEAN_EXPIRED_CONSUMEQUEUE
             | RequestCode::CLEAN_UNUSED_TOPIC
-            | RequestCode::DELETE_EXPIRED_COMMITLOG => Ok(answer::success(&request)),
-            _ => Ok(unsupported(&request)),
+            | RequestCode::DELETE_EXPIRED_COMMITLOG => Ok(answer::success(request)),
+            _ => Ok(unsupported(request)),
         };
-        self.reply(&request, responder, outcome);
+        self.reply(request, responder, outcome);
     }
 
     /// Does on the leader what only the leader may do.
@@ -397,6 +420,11 @@ impl Group {
     pub(crate) fn stamp_ms(&self) -> i64 {
         let now_ms = now().wall_ms;
         self.0.last_store_ms.fetch_max(now_ms, Ordering::Relaxed).max(now_ms)
+    }
+
+    /// Makes [`Group::stamp_ms`] start after a time that another leader has given out.
+    pub(crate) fn stamp_after(&self, stamped_ms: i64) {
+        self.0.last_store_ms.fetch_max(stamped_ms, Ordering::Relaxed);
     }
 
     /// One of `queues` queues, in turn.

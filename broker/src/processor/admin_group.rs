@@ -153,7 +153,7 @@ impl Group {
             } else if header.timestamp < 0 {
                 max_offset
             } else {
-                self.offset_by_time(&header.topic, queue_id, header.timestamp, Boundary::Lower)?
+                self.offset_by_time(&header.topic, queue_id, header.timestamp, Boundary::Lower).await?
             };
             offsets.push((queue_id, queue_offset));
         }

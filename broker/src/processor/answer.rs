@@ -2,6 +2,8 @@
 
 use protocol::{FieldError, NameError, RemotingCommand, ResponseCode};
 
+use crate::raft::ProposeError;
+
 /// Why an operation has no success to report.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -13,6 +15,17 @@ pub(crate) enum Failure {
     Unknown(String),
     /// No answer is better than any: the client skips its round when it gets none.
     Silence,
+}
+
+impl From<ProposeError> for Failure {
+    /// The reason alone: the answer says which kind of failure it is.
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::NotProposed { reason, .. } => Self::NotLeading(reason),
+            ProposeError::Unknown { reason } => Self::Unknown(reason),
+            ProposeError::Stopped => Self::NotLeading("this replica has stopped".to_owned()),
+        }
+    }
 }
 
 /// The answer of an operation, or why there is none.

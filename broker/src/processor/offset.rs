@@ -18,7 +18,7 @@ use super::Group;
 use super::answer::{Failure, Outcome, success};
 use super::offset_buffer::{FLUSH_INTERVAL, Flushed, Key};
 use super::send::wire_offset;
-use crate::forward::{Patience, Place, Source};
+use crate::forward::{COMMIT_PATIENCE, Place, Source};
 use crate::raft::ProposeError;
 use crate::state_machine::{ApplyReply, Command, CommandReply};
 use crate::store::TimeBoundary;
@@ -47,9 +47,7 @@ impl Group {
             }
             return;
         }
-        if let Some(patience) = Patience::of(RequestCode::UPDATE_CONSUMER_OFFSET, request.language) {
-            self.serve_at_leader(request, responder, source, patience);
-        }
+        self.serve_at_leader(request, responder, source, COMMIT_PATIENCE);
     }
 
     /// Commits an offset that nobody waits for, wherever the leader is.
@@ -154,12 +152,12 @@ impl Group {
         let header = SearchOffsetRequest::decode(request)?;
         let queue_id = u32::try_from(header.queue_id).map_err(|_| no_queue(header.queue_id, &header.topic))?;
         self.be_sure_to_lead().await?;
-        let found = self.offset_by_time(&header.topic, queue_id, header.timestamp, header.boundary)?;
+        let found = self.offset_by_time(&header.topic, queue_id, header.timestamp, header.boundary).await?;
         Ok(offset_answer(request, found))
     }
 
     /// The queue offset that was stored at a time.
-    pub(super) fn offset_by_time(
+    pub(super) async fn offset_by_time(
         &self,
         topic: &TopicName,
         queue_id: u32,
@@ -170,8 +168,13 @@ impl Group {
             Boundary::Lower => TimeBoundary::Lower,
             Boundary::Upper => TimeBoundary::Upper,
         };
-        let found = self.0.store.offset_by_time(topic, queue_id, timestamp_ms, boundary);
-        found.map_err(|error| Failure::error(format!("searching the queue: {error}")))
+        let (group, topic) = (self.clone(), topic.clone());
+        // The search reads messages all over the log.
+        let search = move || group.0.store.offset_by_time(&topic, queue_id, timestamp_ms, boundary);
+        match self.0.tasks.spawn_blocking(search).await {
+            Ok(found) => found.map_err(|error| Failure::error(format!("searching the queue: {error}"))),
+            Err(error) => Err(Failure::error(format!("searching the queue: {error}"))),
+        }
     }
 
     pub(super) async fn max_offset(&self, request: &RemotingCommand) -> Outcome {
@@ -206,7 +209,7 @@ impl Group {
 
     /// On return this replica was sure to lead after the call began, and what was committed then can be read.
     pub(crate) async fn be_sure_to_lead(&self) -> Result<(), Failure> {
-        self.0.raft.read_index().await.map_err(|error| Failure::NotLeading(error.to_string()))?;
+        self.0.raft.read_index().await.map_err(|error| Failure::NotLeading(error.reason))?;
         if let Some(applied) = self.0.state.applied_index() {
             let dispatched = self.0.store.wait_dispatched(applied).await;
             dispatched.map_err(|error| Failure::NotLeading(error.to_string()))?;
@@ -222,8 +225,7 @@ impl Group {
             }
             Ok((ApplyReply::Command { reply, .. }, _)) => Ok(reply),
             Ok((other, _)) => Err(Failure::error(format!("a command was answered with {other:?}"))),
-            Err(error) if error.is_not_proposed() => Err(Failure::NotLeading(error.to_string())),
-            Err(error) => Err(Failure::Unknown(error.to_string())),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -282,9 +284,6 @@ impl Group {
     fn pass_commits_on(&self, commits: impl Iterator<Item = (Key, u64)> + Send + 'static) {
         let group = self.clone();
         self.0.tasks.spawn(async move {
-            let Some(patience) = Patience::of(RequestCode::UPDATE_CONSUMER_OFFSET, protocol::LanguageCode::Java) else {
-                return;
-            };
             let give_up_at = Instant::now() + Duration::from_secs(5);
             for (key, queue_offset) in commits {
                 if Instant::now() >= give_up_at {
@@ -292,7 +291,7 @@ impl Group {
                 }
                 let request = commit_request(&key, queue_offset);
                 let origin = group.0.settings.client_addr;
-                let _ = Box::pin(group.at_leader(&request, origin, Source::Client, patience)).await;
+                let _ = Box::pin(group.at_leader(&request, origin, Source::Client, COMMIT_PATIENCE)).await;
             }
         });
     }

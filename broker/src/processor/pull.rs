@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::body::MessageModel;
 use protocol::header::{PullRequest, PullResponse, PullSysFlag};
-use protocol::{GroupName, RemotingCommand, RequestCode, ResponseCode, TopicName};
+use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
 use remoting::Responder;
 
 use super::answer::{Failure, Outcome, not_proposed};
@@ -19,7 +19,7 @@ use super::offset_buffer::Key;
 use super::send::wire_offset;
 use super::{Group, now};
 use crate::client_table::SubscriptionLookup;
-use crate::forward::{Patience, Place, Source};
+use crate::forward::{PULL_PATIENCE, Place, Source};
 use crate::pull_hold::Wait;
 use crate::state_machine::{Command, GroupConfig};
 use crate::store::{PullOutcome, PullStatus};
@@ -197,20 +197,16 @@ impl Group {
     }
 
     fn pull_at_leader(&self, request: RemotingCommand, responder: Responder, source: Source) {
-        match Patience::of(RequestCode::PULL_MESSAGE, request.language) {
-            Some(patience) => self.serve_at_leader(request, responder, source, patience),
-            None => unreachable!("pulls have a patience"),
-        }
+        self.serve_at_leader(request, responder, source, PULL_PATIENCE);
     }
 
     /// Lets a leader that is sure of it decide; when it finds nothing yet either, the pull waits here.
     fn certify_pull(&self, request: RemotingCommand, responder: Responder, task: PullTask, hold: Option<Duration>) {
-        let Some(patience) = Patience::of(RequestCode::PULL_MESSAGE, request.language) else { return };
         let group = self.clone();
         self.0.tasks.spawn(async move {
             let question = certain_pull(&request, &task);
             let origin = responder.peer_addr();
-            let answer = Box::pin(group.at_leader(&question, origin, Source::Client, patience)).await;
+            let answer = Box::pin(group.at_leader(&question, origin, Source::Client, PULL_PATIENCE)).await;
             match answer {
                 Some(mut answer) if !is_undecided(&answer) => {
                     answer.opaque = request.opaque;

@@ -112,7 +112,7 @@ impl Group {
         bytes: u64,
         result: AppendResult<'_>,
     ) -> Outcome {
-        let stored = result.map_err(append_failure).and_then(|outcomes| {
+        let stored = result.map_err(Failure::from).and_then(|outcomes| {
             let mut first = None;
             let mut msg_id = String::with_capacity(33 * outcomes.len());
             for outcome in outcomes {
@@ -300,11 +300,6 @@ impl Group {
 enum Prepared {
     Ready(Ready),
     Create(TopicConfig),
-}
-
-/// What a failed append means for its sender.
-pub(crate) fn append_failure(error: AppendError) -> Failure {
-    if error.is_not_proposed() { Failure::NotLeading(error.to_string()) } else { Failure::Unknown(error.to_string()) }
 }
 
 /// Where a message is, or why it is nowhere.

@@ -10,7 +10,7 @@ use protocol::{RemotingCommand, ResponseCode};
 
 use super::Group;
 use super::answer::{Failure, Outcome, success};
-use super::send::{OWN_RETRY_LIMIT_VERSION, append_failure, appended, dead_letter_topic, retry_topic, wire_queue};
+use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, wire_queue};
 
 const RETRY_LIMIT_DEFAULT: i32 = 16;
 
@@ -82,7 +82,7 @@ impl Group {
         let mut records = BytesMut::with_capacity(bytes.len() + 256);
         encode_record(&message, &mut records).map_err(|error| Failure::error(error.to_string()))?;
         let size = records.len() as u64;
-        let outcomes = self.append(records, 1).await.map_err(append_failure)?;
+        let outcomes = self.append(records, 1).await?;
         for outcome in &outcomes {
             appended(outcome, &topic.name)?;
         }

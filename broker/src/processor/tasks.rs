@@ -96,6 +96,9 @@ impl Group {
 
     /// What a new leader owes to clients that spoke to this replica before.
     fn take_over(&self) {
+        let state = &self.0.state;
+        let versions = [state.topic_version(), state.group_version(), state.offset_version()];
+        self.stamp_after(versions.into_iter().map(|version| version.stamped_ms).max().unwrap_or(0));
         for group in self.0.clients.consumer_groups() {
             self.ensure_group(group);
         }
