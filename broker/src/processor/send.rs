@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use protocol::header::{DEFAULT_REGION, SendRequest, SendResponse};
-use protocol::message::{NewMessage, OffsetMessageId, SysFlag, decode_batch, encode_record};
+use protocol::message::{NewMessage, OffsetMessageId, SysFlag, decode_batch, encode_record, inflate};
 use protocol::{GroupName, RemotingCommand, ResponseCode};
 use remoting::Responder;
 use tokio::sync::oneshot;
@@ -231,6 +231,11 @@ impl Group {
             Additions { cluster_name: &settings.cluster_name, region: DEFAULT_REGION, unique_key: None };
         let mut text = String::with_capacity(sent.properties.len() + RECORD_ROOM);
         if sent.batch {
+            let inflated = inflate_batch(kept, &request.body, settings.message_bytes_max)?;
+            let template = match &inflated {
+                Some(body) => NewMessage { body, sys_flag: template.sys_flag.without(SYS_FLAG_KEPT), ..template },
+                None => template,
+            };
             let (records, count) = self.encode_batch(&template, additions, &mut text)?;
             let unique_key = properties.unique_key.map(str::to_owned);
             return Ok(Prepared::Ready(Ready { records, count, target, unique_key }));
@@ -259,19 +264,16 @@ impl Group {
         additions: Additions<'_>,
         text: &mut String,
     ) -> Result<(BytesMut, u32), Failure> {
-        let illegal = |error: &dyn std::fmt::Display| {
-            Failure::refused(ResponseCode::MESSAGE_ILLEGAL, format!("the batch is illegal: {error}"))
-        };
         let mut records = BytesMut::with_capacity(template.body.len() * 2);
         let mut count = 0;
         for item in decode_batch(template.body) {
-            let item = item.map_err(|error| illegal(&error))?;
+            let item = item.map_err(|error| illegal_batch(&error))?;
             if count == BATCH_MESSAGES_MAX {
-                return Err(illegal(&format_args!("more than {BATCH_MESSAGES_MAX} messages")));
+                return Err(illegal_batch(&format_args!("more than {BATCH_MESSAGES_MAX} messages")));
             }
             let scan = Scan::of(item.properties);
             if scan.is_delayed() || scan.transaction {
-                return Err(illegal(&"its messages may be neither delayed nor transactional"));
+                return Err(illegal_batch(&"its messages may be neither delayed nor transactional"));
             }
             text.clear();
             plan::complete_properties(item.properties, scan.needs_rewrite, additions, text);
@@ -279,10 +281,10 @@ impl Group {
                 return Err(too_large(self.0.settings.message_bytes_max));
             }
             let message = NewMessage { flag: item.flag, body: item.body, properties: text, ..*template };
-            encode_record(&message, &mut records).map_err(|error| illegal(&error))?;
+            encode_record(&message, &mut records).map_err(|error| illegal_batch(&error))?;
             count += 1;
         }
-        if count == 0 { Err(illegal(&"it is empty")) } else { Ok((records, count)) }
+        if count == 0 { Err(illegal_batch(&"it is empty")) } else { Ok((records, count)) }
     }
 
     /// The answer for a refused send, with the two fields that clients get even then.
@@ -295,6 +297,19 @@ impl Group {
             other => Err(other),
         }
     }
+}
+
+fn illegal_batch(error: &dyn std::fmt::Display) -> Failure {
+    Failure::refused(ResponseCode::MESSAGE_ILLEGAL, format!("the batch is illegal: {error}"))
+}
+
+/// The messages of a batch that its client compressed as a whole, as the Python client does; none if it did not.
+fn inflate_batch(sys_flag: SysFlag, body: &[u8], bytes_max: usize) -> Result<Option<Vec<u8>>, Failure> {
+    if !sys_flag.is_compressed() {
+        return Ok(None);
+    }
+    let inflated = inflate(sys_flag, body).map_err(|error| illegal_batch(&error))?;
+    if inflated.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(Some(inflated)) }
 }
 
 enum Prepared {

@@ -1,6 +1,10 @@
 //! One group on one node: what each request does and answers.
 
+use std::io::Write as _;
+
 use bytes::{Bytes, BytesMut};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use protocol::body::{
     ConsumeFromWhere, ConsumeStats, ConsumeType, ConsumerConnection, ConsumerData, ConsumerList, GroupList,
     HeartbeatData, KvTable, LockRequest, LockResponse, MessageModel, MessageQueue, ProducerData, QueryConsumeQueueBody,
@@ -228,14 +232,18 @@ async fn every_form_of_a_send_is_understood() {
     let mut batch = message("B", 1, "", "WAIT\u{1}true");
     batch.code = RequestCode::SEND_BATCH_MESSAGE.0;
     let by_flag = message("B", 1, "", "").with_ext("m", "true");
-    for (batch, first) in [(batch, "0"), (by_flag, "3")] {
+    let mut deflater = ZlibEncoder::new(Vec::new(), Compression::fast());
+    deflater.write_all(&items).unwrap();
+    let deflated = Bytes::from(deflater.finish().unwrap());
+    let compressed = message("B", 1, "", "").with_ext("m", "true").with_ext("f", "1");
+    for (batch, items, first) in [(batch, &items, "0"), (by_flag, &items, "3"), (compressed, &deflated, "6")] {
         let sent = client.call(batch.with_body(items.clone())).await;
         check(&sent, 0, &[("queueOffset", first), ("queueId", "1")]);
         assert_eq!(sent.ext.get("msgId").unwrap().split(',').count(), 3);
         assert_eq!(sent.ext.get("transactionId"), None);
     }
     settled(&client).await;
-    assert_eq!(bodies(&client.call(pull("B", 1, 0, 4, 0)).await), ["one", "two", "", "one", "two", ""]);
+    assert_eq!(bodies(&client.call(pull("B", 1, 0, 4, 0)).await), ["one", "two", ""].repeat(3));
 
     let illegal = message("B", 1, "", "").with_ext("m", "true").with_body(Bytes::from_static(b"\0\0\0\x09junk"));
     check(&client.call(illegal).await, 13, &[("MSG_REGION", "DefaultRegion"), ("TRACE_ON", "true")]);
