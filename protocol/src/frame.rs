@@ -37,6 +37,13 @@ impl FrameLimits {
         ext: ExtLimits { fields_max: 128, key_bytes_max: 255, value_bytes_max: 64 * 1024 },
     };
 
+    /// The limits for answers of a broker: the ids of all messages of a batch stand in one field.
+    pub const ANSWERS: Self = Self {
+        frame_bytes_max: 16 * 1024 * 1024,
+        header_bytes_max: 1024 * 1024,
+        ext: ExtLimits { fields_max: 128, key_bytes_max: 255, value_bytes_max: 1024 * 1024 },
+    };
+
     /// The same limits, with frames of at most `bytes` (their length field included).
     #[must_use]
     pub const fn with_frame_bytes_max(mut self, bytes: usize) -> Self {

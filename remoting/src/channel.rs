@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use protocol::FrameLimits;
 use protocol::RemotingCommand;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -31,7 +32,12 @@ pub struct ChannelOptions {
 
 impl Default for ChannelOptions {
     fn default() -> Self {
-        let settings = Settings { outbound_frames_max: 65_536, outbound_bytes_max: 64 << 20, ..Settings::default() };
+        let settings = Settings {
+            frame: FrameLimits::ANSWERS,
+            outbound_frames_max: 65_536,
+            outbound_bytes_max: 64 << 20,
+            ..Settings::default()
+        };
         Self {
             connect_timeout: Duration::from_secs(3),
             connection: Options::new(settings).expect("the defaults pass their own check"),

@@ -100,7 +100,8 @@ pub(super) fn encode_command(head: &RemotingCommand, parts: Vec<Bytes>) -> Vec<B
 
 pub(super) fn decode_command(tail: Bytes) -> Result<RemotingCommand, FrameError> {
     let mut buffer = BytesMut::from(tail);
-    match decode_frame(&mut buffer, &FrameLimits::default()) {
+    // The answer to a batch that was passed on may be longer than any request.
+    match decode_frame(&mut buffer, &FrameLimits::ANSWERS) {
         Ok(Some(command)) if buffer.is_empty() => Ok(command),
         _ => Err(FrameError::Field("forwarded command")),
     }

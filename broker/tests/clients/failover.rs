@@ -1,7 +1,8 @@
 //! Several nodes: who answers what, and what happens when the leader goes.
 
+use bytes::BytesMut;
 use protocol::body::ConsumerList;
-use protocol::message::{RecordView, iter_records};
+use protocol::message::{BatchItem, RecordView, encode_batch_item, iter_records};
 use protocol::{RemotingCommand, RequestCode};
 
 use crate::cluster::{Client, Cluster, Node, soon};
@@ -47,6 +48,16 @@ async fn a_follower_passes_on_what_only_the_leader_may_answer() {
     settled(&at_leader).await;
     let same = at_leader.call(pull("T", 1, 0, 4, 0)).await;
     assert_eq!(same.body, pulled.body, "the same bytes everywhere");
+
+    // The ids of a large batch make the longest of all headers.
+    let mut items = BytesMut::new();
+    for _ in 0..4_000 {
+        encode_batch_item(&BatchItem { flag: 0, body: b"x", properties: "" }, &mut items).unwrap();
+    }
+    let batch = message("B", 0, "", "").with_ext("m", "true").with_body(items.freeze());
+    let sent = at_follower.call(batch).await;
+    check(&sent, 0, &[("queueOffset", "0")]);
+    assert_eq!(sent.ext.get("msgId").unwrap().split(',').count(), 4_000);
 
     // Offsets, locks and administration are the leader's too.
     let beat = heartbeat("c1", "g", "T");
