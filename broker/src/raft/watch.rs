@@ -29,6 +29,10 @@ const CONFIRM_RETRY: Duration = Duration::from_millis(10);
 const LEADER_STABLE_FOR: Duration = Duration::from_secs(10);
 /// The preferred replica has been close behind for so long.
 const PREFERRED_CLOSE_FOR: Duration = Duration::from_secs(5);
+/// A log this short is of a group that has just been made: there is no work to disturb, and leaders are spread at once.
+const NEW_GROUP_ENTRIES: u64 = 32;
+/// How long all must have been calm in such a group.
+const NEW_GROUP_CALM_FOR: Duration = Duration::from_millis(300);
 /// Entries it may be behind.
 const PREFERRED_LAG_MAX: u64 = 256;
 /// Pause after a hand-over that did not succeed.
@@ -224,9 +228,12 @@ impl Home {
             return false;
         }
         let close_since = *self.close_since.get_or_insert(now);
+        let new = metrics.last_log_index.is_none_or(|last| last < NEW_GROUP_ENTRIES);
+        let (led_for, close_for) =
+            if new { (NEW_GROUP_CALM_FOR, NEW_GROUP_CALM_FOR) } else { (LEADER_STABLE_FOR, PREFERRED_CLOSE_FOR) };
         led_term == term
-            && now.duration_since(led_since) >= LEADER_STABLE_FOR
-            && now.duration_since(close_since) >= PREFERRED_CLOSE_FOR
+            && now.duration_since(led_since) >= led_for
+            && now.duration_since(close_since) >= close_for
             && self.not_before.is_none_or(|at| now >= at)
     }
 
@@ -306,6 +313,14 @@ mod tests {
         assert!(!hand_over(9, || leading(4, 3100, 3100), 7).await, "is no voter");
         assert!(!hand_over(0, || leading(4, 3100, 3100), 2).await);
         assert!(hand_over(6, || leading(4, 3100, 3000), 2).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leaders_of_new_groups_are_spread_at_once() {
+        let mut home = Home::default();
+        assert!(!home.should_hand_over(Instant::now(), &leading(1, 3, 3), 2));
+        tokio::time::advance(NEW_GROUP_CALM_FOR).await;
+        assert!(home.should_hand_over(Instant::now(), &leading(1, 4, 3), 2));
     }
 
     #[tokio::test(start_paused = true)]
