@@ -442,8 +442,11 @@ impl<C: MachineConfig> RaftSnapshotBuilder<C> for SnapshotBuilder {
         let shared = Arc::clone(&self.shared);
         let chosen = self.chosen;
         let promote = move || -> store::Result<(Image, Bytes)> {
+            let current = shared.checkpoints.current()?;
+            // A snapshot installed since the choice is newer.
+            let chosen = current.map_or(chosen, |current| current.max(chosen));
             let (image, bytes) = shared.checkpoints.read(chosen)?;
-            if shared.checkpoints.current()?.is_none_or(|current| current < chosen) {
+            if current != Some(chosen) {
                 shared.checkpoints.set_current(chosen)?;
                 shared.table.raise_minimums(&image);
                 shared.index.drop_below(image.resume.position)?;
@@ -466,9 +469,14 @@ impl StoreControl {
     }
 
     /// Makes the checkpoint of entry `index` the next snapshot that Raft asks for. Messages before it are gone for
-    /// consumers once Raft has it.
-    pub fn choose_snapshot(&self, index: u64) {
+    /// consumers once Raft has it. Reads the checkpoint, so it waits for the disk.
+    ///
+    /// # Errors
+    /// There is no sound checkpoint of that entry.
+    pub fn choose_snapshot(&self, index: u64) -> store::Result<()> {
+        read_checkpoint(&self.shared.checkpoints, index, &self.shared.cluster_id)?;
         *self.shared.chosen.lock() = Some(index);
+        Ok(())
     }
 
     /// Cuts a checkpoint as of the last entry applied and waits until it is durable.

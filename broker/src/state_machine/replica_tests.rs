@@ -166,7 +166,7 @@ async fn a_replica_restarts_from_its_checkpoint_whichever_way_it_stopped() {
 
     // Retention: an early checkpoint becomes the snapshot, and the log before it goes.
     let chosen = replica.control.checkpoints().unwrap()[0];
-    replica.control.choose_snapshot(chosen);
+    replica.control.choose_snapshot(chosen).unwrap();
     replica.raft.trigger_snapshot().await.unwrap();
     let reaches = async |what: fn(&crate::raft::GroupMetrics) -> Option<u64>| {
         while what(&replica.raft.metrics()) < Some(chosen) {
@@ -218,7 +218,7 @@ async fn a_replica_that_comes_late_starts_from_the_snapshot_and_agrees_from_ther
         replica.applied(applied).await;
         replica.control.checkpoint().await.unwrap();
         let chosen = replica.control.checkpoints().unwrap()[1];
-        replica.control.choose_snapshot(chosen);
+        replica.control.choose_snapshot(chosen).unwrap();
         replica.raft.trigger_snapshot().await.unwrap();
         let purged = async {
             while replica.raft.metrics().purged < Some(chosen) {

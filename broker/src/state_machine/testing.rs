@@ -166,6 +166,10 @@ impl Group {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut StoreOptions)) -> Self {
+        Self::over(MemoryLog::new(8192), change)
+    }
+
+    pub(crate) fn over(log: MemoryLog, change: impl FnOnce(&mut StoreOptions)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut options = StoreOptions::new(dir.path(), CLUSTER, 1 << 30);
         options.entries_per_queue_file = 8;
@@ -173,8 +177,7 @@ impl Group {
         options.index_sizes.entries = 20;
         options.open_files_max = 4;
         change(&mut options);
-        let log = Arc::new(MemoryLog::new(8192));
-        let mut group = Self { log, options, arrivals: Arc::default(), term: 1, opened: None, dir };
+        let mut group = Self { log: Arc::new(log), options, arrivals: Arc::default(), term: 1, opened: None, dir };
         group.open();
         group
     }

@@ -610,7 +610,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// Stops cleanly, harms the files, starts and expects everything to be as before.
 async fn check_rebuild(what: &str, harm: impl FnOnce(&Path)) {
     let mut group = Group::new();
-    fill(&group, 70).await;
+    fill(&group, 45).await;
     let (digest, before) = (group.digest().await, contents(&group));
     group.stop().await;
     harm(group.path());
@@ -673,7 +673,7 @@ async fn derived_files_are_built_again_from_the_log() {
 #[tokio::test]
 async fn a_wrong_queue_entry_is_noticed_when_read_and_mended_by_the_next_start() {
     let mut group = Group::new();
-    fill(&group, 70).await;
+    fill(&group, 45).await;
     let before = contents(&group);
     group.stop().await;
     let path = files(&group.path().join("consumequeue/A/0"))[0].clone();
@@ -770,7 +770,7 @@ async fn a_chosen_checkpoint_becomes_the_snapshot_and_raises_minimums() {
     assert!(RaftStateMachine::<TestConfig>::try_create_snapshot_builder(&mut machine(&group), false).await.is_none());
     assert!(RaftStateMachine::<TestConfig>::get_current_snapshot(&mut machine(&group)).await.unwrap().is_none());
 
-    group.opened().control.choose_snapshot(chosen);
+    group.opened().control.choose_snapshot(chosen).unwrap();
     let built = snapshot_now(&mut group).await;
     assert_eq!(built.meta.last_log_id.unwrap().index(), chosen);
     assert_eq!(built.meta.last_membership.voter_ids().collect::<Vec<_>>(), [1, 2, 3]);
@@ -813,7 +813,7 @@ async fn an_installed_snapshot_replaces_state_and_files() {
     let mut source = Group::new();
     fill(&source, 40).await;
     source.checkpoint().await;
-    source.opened().control.choose_snapshot(source.state().applied_index().unwrap());
+    source.opened().control.choose_snapshot(source.state().applied_index().unwrap()).unwrap();
     let snapshot = snapshot_now(&mut source).await;
     let through = source.state().applied_index().unwrap();
 
@@ -851,7 +851,7 @@ async fn a_foreign_or_damaged_snapshot_is_refused() {
     let mut source = Group::new();
     fill(&source, 5).await;
     source.checkpoint().await;
-    source.opened().control.choose_snapshot(source.state().applied_index().unwrap());
+    source.opened().control.choose_snapshot(source.state().applied_index().unwrap()).unwrap();
     let snapshot = snapshot_now(&mut source).await;
     let install = async |group: &Group, meta, bytes: Vec<u8>| {
         RaftStateMachine::<TestConfig>::install_snapshot(&mut machine(group), meta, bytes.into()).await

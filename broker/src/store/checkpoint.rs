@@ -27,23 +27,26 @@ impl Checkpoints {
     /// The checkpoints in `dir`, which is created if need be.
     pub(crate) fn open(dir: PathBuf) -> Result<Self> {
         durable::create_directory(&dir)?;
-        Ok(Self { dir })
+        let this = Self { dir };
+        let left_over = this.names()?.into_iter().filter(|name| name.ends_with(durable::TEMPORARY));
+        let paths: Vec<PathBuf> = left_over.map(|name| this.dir.join(name)).collect();
+        durable::remove_files(paths.iter().map(PathBuf::as_path))?;
+        Ok(this)
     }
 
     /// The indexes there is a file for, ascending.
     pub(crate) fn list(&self) -> Result<Vec<u64>> {
-        let mut all = Vec::new();
-        for item in fs::read_dir(&self.dir).map_err(|e| self.io("listing", &self.dir, e))? {
-            let name = item.map_err(|e| self.io("listing", &self.dir, e))?.file_name();
-            let name = name.to_string_lossy();
-            if name.len() == 20
-                && let Ok(index) = name.parse()
-            {
-                all.push(index);
-            }
-        }
+        let names = self.names()?;
+        let mut all: Vec<u64> =
+            names.iter().filter(|name| name.len() == 20).filter_map(|name| name.parse().ok()).collect();
         all.sort_unstable();
         Ok(all)
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let items = fs::read_dir(&self.dir).map_err(|e| self.io("listing", &self.dir, e))?;
+        let name = |item: io::Result<fs::DirEntry>| Ok(item?.file_name().to_string_lossy().into_owned());
+        items.map(name).collect::<io::Result<_>>().map_err(|e| self.io("listing", &self.dir, e))
     }
 
     /// Writes the checkpoint of entry `index` and makes it durable.

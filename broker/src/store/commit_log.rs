@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
-use protocol::message::{RecordView, iter_records, patch_offsets};
+use protocol::message::{RecordView, SysFlag, iter_records, patch_offsets};
 use tokio::sync::watch;
 
 use crate::state_machine::command::records_start;
@@ -24,6 +24,8 @@ use super::reput::{self, Dispatched};
 const SCAN_ENTRIES_MIN: usize = 800;
 /// Queue entries read at once.
 const SCAN_STEP: usize = 64;
+/// Bytes of a record up to its store time, whatever its hosts. No record is shorter.
+const RECORD_HEAD_BYTES: u64 = 76;
 /// The most messages a query by key returns.
 const KEY_QUERY_MAX: usize = 64;
 
@@ -177,6 +179,7 @@ impl MessageStore {
             store: &self.inner,
             topic,
             queue_id,
+            max_offset,
             messages_max: messages_max.max(1),
             bytes_max,
             filter,
@@ -184,7 +187,7 @@ impl MessageStore {
             messages: 0,
             removed: 0,
         };
-        let next_begin_offset = pull.scan(&queue, from, max_offset)?;
+        let next_begin_offset = pull.scan(&queue, from)?;
         let status = match (pull.messages, pull.removed) {
             (0, 0) => PullStatus::NoMatchedMessage,
             (0, _) => PullStatus::MessageWasRemoving,
@@ -408,14 +411,15 @@ impl Inner {
         Ok(true)
     }
 
-    /// Store time of the message behind an entry.
+    /// Store time of the message behind an entry, from the head of its record.
     fn store_time(&self, entry: &QueueEntry) -> Result<i64> {
-        let bytes = self
-            .log
-            .read(entry.physical_offset, u64::from(entry.size))?
-            .ok_or(Error::NoRecord { position: entry.physical_offset })?;
-        let record = RecordView::parse(&bytes).map_err(|_| Error::NoRecord { position: entry.physical_offset })?;
-        Ok(record.store_timestamp())
+        let missing = || Error::NoRecord { position: entry.physical_offset };
+        let head = self.log.read(entry.physical_offset, RECORD_HEAD_BYTES)?.ok_or_else(missing)?;
+        let field = |at: usize| head.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied();
+        let sys_flag = SysFlag(i32::from_be_bytes(field(36).ok_or_else(missing)?));
+        let at = if sys_flag.has(SysFlag::BORN_HOST_V6) { 48 + 20 } else { 48 + 8 };
+        let time = head.get(at..).and_then(|rest| rest.first_chunk::<8>()).ok_or_else(missing)?;
+        Ok(i64::from_be_bytes(*time))
     }
 
     fn wrong_entry(&self, topic: &str, queue_id: u32, queue_offset: u64) -> Error {
@@ -433,6 +437,7 @@ struct Pull<'a> {
     store: &'a Inner,
     topic: &'a str,
     queue_id: u32,
+    max_offset: u64,
     messages_max: usize,
     bytes_max: usize,
     filter: &'a dyn Fn(i64) -> bool,
@@ -443,8 +448,8 @@ struct Pull<'a> {
 
 impl Pull<'_> {
     /// Goes through the queue and returns the offset after the last entry dealt with.
-    fn scan(&mut self, queue: &ConsumeQueue, from: u64, max_offset: u64) -> Result<u64> {
-        let scan_end = from.saturating_add(SCAN_ENTRIES_MIN.max(self.messages_max) as u64).min(max_offset);
+    fn scan(&mut self, queue: &ConsumeQueue, from: u64) -> Result<u64> {
+        let scan_end = from.saturating_add(SCAN_ENTRIES_MIN.max(self.messages_max) as u64).min(self.max_offset);
         let mut entries = Vec::with_capacity(SCAN_STEP);
         let mut at = from;
         while at < scan_end {
@@ -456,7 +461,7 @@ impl Pull<'_> {
             }
             for entry in &entries {
                 if (self.filter)(entry.tags_code) {
-                    if !self.has_room(entry) {
+                    if !self.has_room(at, entry) {
                         return Ok(at);
                     }
                     if self.store.copy_message(self.topic, self.queue_id, at, entry, &mut self.out)? {
@@ -471,19 +476,23 @@ impl Pull<'_> {
         Ok(at)
     }
 
-    fn has_room(&mut self, entry: &QueueEntry) -> bool {
+    fn has_room(&mut self, at: u64, entry: &QueueEntry) -> bool {
         let limits = &self.store.limits;
         let (messages_max, bytes_max) = if self.store.is_hot(entry.physical_offset) {
             (limits.hot_messages_max, limits.hot_bytes_max)
         } else {
             (limits.cold_messages_max, limits.cold_bytes_max)
         };
+        let (messages_max, bytes_max) = (messages_max.min(self.messages_max), bytes_max.min(self.bytes_max));
+        let size = entry.size as usize;
         if self.messages == 0 {
-            self.out.reserve((entry.size as usize).max(bytes_max.min(self.bytes_max).min(16 * 1024)));
+            // Room for as many of this size as may come, so that they are copied once.
+            let left = self.max_offset.saturating_sub(at);
+            let expected = messages_max.min(usize::try_from(left).unwrap_or(usize::MAX));
+            self.out.reserve(size.max(size.saturating_mul(expected).min(bytes_max)));
             return true;
         }
-        self.messages < messages_max.min(self.messages_max)
-            && self.out.len() + entry.size as usize <= bytes_max.min(self.bytes_max)
+        self.messages < messages_max && self.out.len() + size <= bytes_max
     }
 }
 

@@ -472,9 +472,7 @@ impl KeyIndex {
             next_entry: 1,
         };
         let slots = vec![0; self.sizes.slots as usize];
-        let mut created = ActiveFile { path, file: Arc::new(file), header, slots, pending: Vec::new() };
-        created.write_all()?;
-        Ok(created)
+        Ok(ActiveFile { path, file: Arc::new(file), header, slots, pending: Vec::new() })
     }
 
     fn seal(&self, mut file: ActiveFile) -> Result<()> {

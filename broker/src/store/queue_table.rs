@@ -192,6 +192,11 @@ impl QueueTable {
         }
     }
 
+    /// The directory of all queues.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The directory of a queue.
     pub(crate) fn dir_of(&self, topic: &str, queue_id: u32) -> PathBuf {
         self.dir.join(topic).join(queue_id.to_string())

@@ -37,6 +37,8 @@ use super::queue_table::{QueueTable, TopicQueues};
 const UNWRITTEN_MAX: usize = 256;
 /// Entries of a queue kept in memory though they are written.
 const KEPT_MAX: usize = 2048;
+/// Files synced one by one; more are synced by one call for all that the file system holds.
+const SINGLE_SYNCS_MAX: usize = 256;
 /// Entries taken from apply before the watermark moves.
 const ROUND_MAX: usize = 16;
 
@@ -470,6 +472,18 @@ impl Saver {
     }
 
     fn save(&mut self, save: &Save) -> Result<()> {
+        if self.unsynced.len() > SINGLE_SYNCS_MAX {
+            sync_file_system(self.table.dir())?;
+        } else {
+            self.sync_files()?;
+        }
+        self.unsynced.clear();
+        self.index.sync(&save.flushed)?;
+        self.checkpoints.write(save.index, &save.bytes)?;
+        self.table.remove_deleted(save.index)
+    }
+
+    fn sync_files(&self) -> Result<()> {
         let mut directories = BTreeSet::new();
         for (path, created) in &self.unsynced {
             if sync_file(path)? && *created {
@@ -477,14 +491,15 @@ impl Saver {
                 directories.extend(path.ancestors().skip(1).take(3).map(Path::to_path_buf));
             }
         }
-        for dir in &directories {
-            durable::sync_directory(dir)?;
-        }
-        self.unsynced.clear();
-        self.index.sync(&save.flushed)?;
-        self.checkpoints.write(save.index, &save.bytes)?;
-        self.table.remove_deleted(save.index)
+        directories.iter().try_for_each(|dir| Ok(durable::sync_directory(dir)?))
     }
+}
+
+/// Syncs everything on the file system that `dir` is on.
+fn sync_file_system(dir: &Path) -> Result<()> {
+    let io = |source| Error::Io { action: "syncing the file system of", path: dir.to_owned(), source };
+    let dir = File::open(dir).map_err(io)?;
+    rustix::fs::syncfs(dir).map_err(|error| io(error.into()))
 }
 
 /// Says whether the file is there: that of a topic deleted since is not.

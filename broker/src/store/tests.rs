@@ -7,7 +7,7 @@ use super::consume_queue::{Cached, ConsumeQueue, QueueEntry, QueueFiles};
 use super::file_pool::{FileKey, FilePool};
 use super::key_index::{IndexProgress, IndexSizes, KeyIndex};
 use super::*;
-use crate::state_machine::testing::{Group, message};
+use crate::state_machine::testing::{Group, MemoryLog, message};
 
 fn entry(at: u64) -> QueueEntry {
     QueueEntry { physical_offset: 1000 + at * 100, size: 100, tags_code: -(at as i64) }
@@ -527,4 +527,38 @@ async fn waiting_for_dispatch_ends_when_the_store_stops() {
     let waiting = tokio::spawn(async move { store.wait_dispatched(2).await });
     group.stop().await;
     assert!(matches!(waiting.await.unwrap(), Err(Error::Stopped)));
+}
+
+#[tokio::test]
+async fn many_queues_cost_few_descriptors_and_survive_a_restart() {
+    let topics = if std::env::var_os("SLOW_TESTS").is_some() { 20_000 } else { 300 };
+    let mut group = Group::over(MemoryLog::new(1 << 30), |options| options.open_files_max = 16);
+    let names: Vec<String> = (0..topics).map(|at| format!("topic-{at}")).collect();
+    for name in &names {
+        group.put_topic(name, 8).await;
+    }
+    // Half of them get a message in each queue, once.
+    for name in names.iter().step_by(2) {
+        let messages: Vec<_> = (0..8).map(|queue_id| message(name, queue_id, "x")).collect();
+        group.pack(&messages).await;
+    }
+    group.dispatched().await;
+    let open = || {
+        std::fs::read_dir("/proc/self/fd").unwrap().filter(|fd| {
+            let target = fd.as_ref().ok().and_then(|fd| std::fs::read_link(fd.path()).ok());
+            target.is_some_and(|target| target.starts_with(group.path()))
+        })
+    };
+    assert!(open().count() <= 20, "{} descriptors", open().count());
+    group.stop().await;
+    assert_eq!(std::fs::read_dir(group.path().join("consumequeue")).unwrap().count(), names.len().div_ceil(2));
+    let started = std::time::Instant::now();
+    group.start().await;
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    assert_eq!(group.started_behind(), group.state().applied_index());
+    for (at, name) in names.iter().enumerate() {
+        assert_eq!(group.store().max_offset(name, 7), u64::from(at % 2 == 0), "{name}");
+    }
+    assert_eq!(group.store().message(&names[0], 3, 0).unwrap().map(|bytes| bytes.len() > 91), Some(true));
 }
