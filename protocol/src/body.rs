@@ -17,6 +17,7 @@ mod running_info;
 mod stats;
 mod subscription_group;
 mod topic_config;
+mod writer;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -40,8 +41,7 @@ fn decode<T: DeserializeOwned>(body: &[u8], limits: &BodyLimits) -> Result<T, Bo
 
 fn encode<T: Serialize>(value: &T) -> Bytes {
     let mut out = Vec::with_capacity(256);
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, dialect::ObjectKeys::default());
-    value.serialize(&mut serializer).expect("keys are strings or queues, and a vector takes any bytes");
+    writer::write(value, &mut out).expect("no body has values that cannot be written");
     out.into()
 }
 

@@ -1,107 +1,10 @@
-//! Reading values that clients write in different ways, and writing keys that are objects.
+//! Reading values that clients write in different ways.
 
 use std::fmt;
-use std::io::{self, Write};
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
-use serde_json::ser::{CharEscape, Formatter};
 
 use crate::json::OBJECT_KEY;
-
-/// Writes compact JSON, and a key that starts with [`OBJECT_KEY`] as the object that follows in it.
-///
-/// Such a key reaches the formatter in pieces: plain text, and what would have to be escaped in a string. Without the quotes
-/// around it, and with nothing escaped, the pieces are the object again.
-#[derive(Default)]
-pub(super) struct ObjectKeys {
-    place: Place,
-}
-
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Place {
-    #[default]
-    Elsewhere,
-    /// A key whose opening quote is not written yet.
-    KeyStart,
-    ObjectKey,
-}
-
-impl ObjectKeys {
-    fn open_pending<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        if self.place == Place::KeyStart {
-            self.place = Place::Elsewhere;
-            writer.write_all(b"\"")?;
-        }
-        Ok(())
-    }
-}
-
-/// Numbers and booleans may be keys too, and then stand between quotes.
-macro_rules! scalar_writers {
-    ($($write:ident: $type:ty),*) => {
-        $(
-            fn $write<W: Write + ?Sized>(&mut self, writer: &mut W, value: $type) -> io::Result<()> {
-                self.open_pending(writer)?;
-                serde_json::ser::CompactFormatter.$write(writer, value)
-            }
-        )*
-    };
-}
-
-impl Formatter for ObjectKeys {
-    scalar_writers!(
-        write_bool: bool, write_i8: i8, write_i16: i16, write_i32: i32, write_i64: i64, write_i128: i128,
-        write_u8: u8, write_u16: u16, write_u32: u32, write_u64: u64, write_u128: u128, write_f32: f32, write_f64: f64
-    );
-
-    fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.place = Place::KeyStart;
-        if first { Ok(()) } else { writer.write_all(b",") }
-    }
-
-    fn begin_string<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        match self.place {
-            Place::KeyStart => Ok(()),
-            _ => writer.write_all(b"\""),
-        }
-    }
-
-    fn end_string<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open_pending(writer)?;
-        if self.place == Place::ObjectKey {
-            self.place = Place::Elsewhere;
-            return Ok(());
-        }
-        writer.write_all(b"\"")
-    }
-
-    fn write_string_fragment<W: Write + ?Sized>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        self.open_pending(writer)?;
-        writer.write_all(fragment.as_bytes())
-    }
-
-    fn write_char_escape<W: Write + ?Sized>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
-        match (self.place, &escape) {
-            (Place::KeyStart, CharEscape::AsciiControl(0)) => {
-                self.place = Place::ObjectKey;
-                return Ok(());
-            }
-            (Place::ObjectKey, CharEscape::Quote) => return writer.write_all(b"\""),
-            (Place::ObjectKey, CharEscape::ReverseSolidus) => return writer.write_all(b"\\"),
-            _ => {}
-        }
-        self.open_pending(writer)?;
-        serde_json::ser::CompactFormatter.write_char_escape(writer, escape)
-    }
-}
-
-/// The key of a map for an object whose JSON text is `object`.
-pub(super) fn object_key(object: &str) -> String {
-    let mut key = String::with_capacity(object.len().saturating_add(1));
-    key.push(OBJECT_KEY);
-    key.push_str(object);
-    key
-}
 
 /// The JSON text of the object that `key` stands for.
 pub(super) fn object_of_key(key: &str) -> &str {
@@ -210,26 +113,3 @@ macro_rules! wire_enum {
     };
 }
 pub(super) use wire_enum;
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use crate::body::{MessageQueue, QueueTable, encode};
-
-    #[test]
-    fn keys_are_quoted_unless_they_are_objects() {
-        let queue = MessageQueue { broker_name: "b\"\\".to_owned(), queue_id: 0, topic: "T".to_owned() };
-        let table: QueueTable<BTreeMap<i64, &str>> =
-            [(queue.clone(), [(0, "x"), (-1, "{")].into()), (MessageQueue { queue_id: 1, ..queue }, BTreeMap::new())]
-                .into_iter()
-                .collect();
-        let expected = concat!(
-            r#"{{"brokerName":"b\"\\","queueId":0,"topic":"T"}:{"-1":"{","0":"x"},"#,
-            r#"{"brokerName":"b\"\\","queueId":1,"topic":"T"}:{}}"#
-        );
-        assert_eq!(encode(&table), expected);
-        assert_eq!(encode(&BTreeMap::from([("a\"\u{1}", "\u{0}"), ("", "b")])), r#"{"":"b","a\"\u0001":"\u0000"}"#);
-        assert_eq!(encode(&BTreeMap::from([(true, 1)])), r#"{"true":1}"#);
-    }
-}

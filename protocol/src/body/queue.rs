@@ -6,9 +6,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, Serializer};
 
-use super::dialect::{integer, object_key, object_of_key};
+use super::dialect::{integer, object_of_key};
 
 /// One queue of a topic at a broker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -24,7 +23,7 @@ pub struct MessageQueue {
 }
 
 /// A map from queues, whose keys are objects on the wire.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct QueueTable<V>(pub BTreeMap<MessageQueue, V>);
 
 impl<V> Default for QueueTable<V> {
@@ -50,14 +49,6 @@ impl<V> DerefMut for QueueTable<V> {
 impl<V> FromIterator<(MessageQueue, V)> for QueueTable<V> {
     fn from_iter<I: IntoIterator<Item = (MessageQueue, V)>>(entries: I) -> Self {
         Self(entries.into_iter().collect())
-    }
-}
-
-impl<V: Serialize> Serialize for QueueTable<V> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = |queue: &MessageQueue| serde_json::to_string(queue).map(|text| object_key(&text));
-        let entries: Result<Vec<_>, _> = self.0.iter().map(|(queue, value)| Ok((text(queue)?, value))).collect();
-        serializer.collect_map(entries.map_err(|error: serde_json::Error| serde::ser::Error::custom(error))?)
     }
 }
 
