@@ -60,7 +60,12 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
 }
 
 fn explain(error: StartError) -> anyhow::Error {
-    let failed_disk = matches!(error, StartError::Log { .. } | StartError::Store { .. });
+    // A missing store is the operator's to settle; anything else a log or a file refuses is a disk's fault.
+    let failed_disk = match &error {
+        StartError::Log { source, .. } => !matches!(source, raft_store::Error::NoStore { .. }),
+        StartError::Store { .. } => true,
+        _ => false,
+    };
     let error = anyhow::Error::new(error).context("the node did not start");
     if failed_disk { error.context(ExitCode::StorageFailed) } else { error }
 }

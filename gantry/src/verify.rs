@@ -5,6 +5,7 @@
 
 mod ledger;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use protocol::TopicName;
 use protocol::message::iter_records;
 use serde::Serialize;
 
-use self::ledger::{Checker, Found, Outcome, Report, SenderLog};
+use self::ledger::{Checker, Found, Outcome, Place, Report, SenderLog};
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::command::progress_bar;
 use crate::command::send::{start_client, start_producer};
@@ -80,6 +81,7 @@ struct Sending {
     acked: AtomicU64,
     pace: Mutex<Pace>,
     ack_log: Option<Mutex<BufWriter<File>>>,
+    used: Mutex<BTreeSet<Arc<str>>>,
 }
 
 struct Pace {
@@ -96,24 +98,26 @@ pub(crate) async fn run(args: VerifyArgs, cluster_args: &ClusterArgs, format: Fo
     if cluster.find_route(&args.topic).await?.is_none() {
         create_everywhere(&cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
     }
-    let mut queues = Vec::new();
+    let mut starts = BTreeMap::new();
     for queue in queues_of(&topic, &cluster.route(&args.topic).await?)? {
-        let start = queue.max_offset(&cluster).await?;
-        queues.push((queue, start));
+        starts.insert((queue.broker.clone(), queue.id), queue.max_offset(&cluster).await?);
     }
-    ensure!(!queues.is_empty(), "{topic} has no queue");
+    ensure!(!starts.is_empty(), "{topic} has no queue");
 
     let started = Instant::now();
     let (logs, pace) = send_all(&args, cluster_args, &topic, started).await?;
     let seconds = started.elapsed().as_secs_f64();
     let mut checker = Checker::new(&logs.logs);
-    for (queue, start) in queues {
-        checker.queue(read_back(&cluster, queue, start, logs.run).await?);
+    // A group that was not in the route at the start may be by now, and hold messages from its first one on.
+    for queue in all_queues(&cluster, &topic, &logs.used).await? {
+        let start = starts.get(&(queue.broker.clone(), queue.id)).copied().unwrap_or(0);
+        let (broker, id) = (queue.broker.clone(), queue.id);
+        checker.queue(&broker, id, read_back(&cluster, queue, start, logs.run).await?);
     }
     let report = checker.finish();
     let (verdict, code) = match &report {
         Report { lost: 1.., .. } => ("LOST", Some(ExitCode::Lost)),
-        Report { phantom: 1.., .. } => ("DAMAGED", Some(ExitCode::Lost)),
+        Report { phantom: 1.., .. } | Report { moved: 1.., .. } => ("DAMAGED", Some(ExitCode::Lost)),
         Report { out_of_order: 1.., .. } => ("OUT OF ORDER", Some(ExitCode::OutOfOrder)),
         _ => ("ok", None),
     };
@@ -136,6 +140,8 @@ pub(crate) async fn run(args: VerifyArgs, cluster_args: &ClusterArgs, format: Fo
 
 struct Logs {
     run: u32,
+    /// Every broker group that acknowledged something.
+    used: BTreeSet<Arc<str>>,
     logs: Vec<SenderLog>,
 }
 
@@ -164,6 +170,7 @@ async fn send_all(
         acked: AtomicU64::new(0),
         pace: Mutex::new(Pace { last_ack: started, longest_silence: Duration::ZERO, longest_send: Duration::ZERO }),
         ack_log,
+        used: Mutex::default(),
     });
     let bar = progress_bar(args.count);
     let shown = (bar.clone(), Arc::clone(&sending));
@@ -193,7 +200,25 @@ async fn send_all(
     if let Some(log) = sending.ack_log {
         log.into_inner().flush().context("writing the ack log")?;
     }
-    Ok((Logs { run: sending.run, logs }, sending.pace.into_inner()))
+    let used = sending.used.into_inner();
+    Ok((Logs { run: sending.run, used, logs }, sending.pace.into_inner()))
+}
+
+/// The queues of the topic, once the route shows every group that has to be read.
+async fn all_queues(cluster: &Cluster, topic: &TopicName, needed: &BTreeSet<Arc<str>>) -> Result<Vec<Queue>> {
+    let started = Instant::now();
+    loop {
+        let queues = match cluster.route(topic.as_str()).await {
+            Ok(route) => queues_of(topic, &route).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
+        let missing = needed.iter().find(|broker| !queues.iter().any(|queue| *queue.broker == ***broker));
+        match missing {
+            None => return Ok(queues),
+            Some(broker) => ensure!(started.elapsed() < READ_PATIENCE, "no route shows the queues of {broker}"),
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
 }
 
 /// Sends `count` messages, one after the other.
@@ -209,7 +234,14 @@ async fn send(sending: Arc<Sending>, sender: u32, senders: u32, count: u32) -> R
         let sent = Instant::now();
         let result = sending.producer.send(message).await;
         let now = Instant::now();
-        let outcome = if result.is_ok() { Outcome::Acked } else { Outcome::Unknown };
+        let outcome = match &result {
+            Ok(receipt) => {
+                let broker = Arc::clone(&receipt.queue.broker_name);
+                sending.used.lock().insert(Arc::clone(&broker));
+                Outcome::Acked(Place { broker, queue: receipt.queue.queue_id, queue_offset: receipt.queue_offset })
+            }
+            Err(_) => Outcome::Unknown,
+        };
         {
             let mut pace = sending.pace.lock();
             pace.longest_send = pace.longest_send.max(now - sent);
@@ -237,14 +269,15 @@ fn body(run: u32, sender: u32, number: u32, size: usize) -> Vec<u8> {
     body
 }
 
-fn parse_body(body: &[u8], run: u32) -> Option<Found> {
+/// Sender and number.
+fn parse_body(body: &[u8], run: u32) -> Option<(u32, u32)> {
     let head = body.get(..body.len().min(64))?;
     let mut words = head.split(|&b| b == b' ').map(std::str::from_utf8);
     let mut word = || words.next()?.ok();
     if word()? != "gantry-verify" || u32::from_str_radix(word()?, 16).ok()? != run {
         return None;
     }
-    Some(Found { sender: word()?.parse().ok()?, number: word()?.parse().ok()? })
+    Some((word()?.parse().ok()?, word()?.parse().ok()?))
 }
 
 /// All messages of this run in one queue. A queue whose leader is gone is asked again for a minute.
@@ -270,7 +303,9 @@ async fn read_back(cluster: &Cluster, mut queue: Queue, start: i64, run: u32) ->
                 for record in iter_records(&pulled.records) {
                     let record =
                         record.with_context(|| format!("a damaged message in {}:{}", queue.broker, queue.id))?;
-                    found.extend(parse_body(record.body(), run));
+                    if let Some((sender, number)) = parse_body(record.body(), run) {
+                        found.push(Found { sender, number, queue_offset: record.queue_offset() });
+                    }
                 }
                 if pulled.next_offset <= offset {
                     tokio::time::sleep(RETRY_INTERVAL).await;
@@ -305,6 +340,7 @@ impl Verdict {
             format!("lost           {}", report.lost),
             format!("duplicated     {}", report.duplicated),
             format!("out of order   {}", report.out_of_order),
+            format!("moved          {}", report.moved),
             format!("longest send   {:.0} ms", self.longest_send_ms),
             format!("longest time without any acknowledgement: {:.0} ms", self.longest_silence_ms),
         ];
@@ -327,9 +363,9 @@ mod tests {
     fn bodies_are_read_back() {
         let bytes = body(0xab, 3, 77, 256);
         assert_eq!(bytes.len(), 256);
-        assert_eq!(parse_body(&bytes, 0xab), Some(Found { sender: 3, number: 77 }));
+        assert_eq!(parse_body(&bytes, 0xab), Some((3, 77)));
         assert_eq!(parse_body(&bytes, 0xac), None);
-        assert_eq!(parse_body(&body(1, 2, 3, 0), 1), Some(Found { sender: 2, number: 3 }));
+        assert_eq!(parse_body(&body(1, 2, 3, 0), 1), Some((2, 3)));
         assert_eq!(parse_body(b"something else", 1), None);
     }
 }

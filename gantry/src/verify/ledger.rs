@@ -4,14 +4,23 @@
 //! a message that comes again is a duplicate, and a first appearance behind a higher number is out of order.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
+/// One place in one queue of one broker group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) broker: Arc<str>,
+    pub(super) queue: i32,
+    pub(super) queue_offset: i64,
+}
+
 /// What the sender knows of one message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The broker answered SEND_OK: it must be there.
-    Acked,
+    /// The broker answered SEND_OK: it must be there, and nowhere else than it said unless it was sent twice.
+    Acked(Place),
     /// An error or no answer: it may be there.
     Unknown,
 }
@@ -34,6 +43,7 @@ impl SenderLog {
 pub(super) struct Found {
     pub(super) sender: u32,
     pub(super) number: u32,
+    pub(super) queue_offset: i64,
 }
 
 /// The verdict.
@@ -55,39 +65,52 @@ pub(super) struct Report {
     pub(super) duplicated: u64,
     /// First appearances behind a later message of the same sender in the same queue.
     pub(super) out_of_order: u64,
+    /// Acknowledged at a place that does not hold them, though some other does.
+    pub(super) moved: u64,
     /// Messages of this run that no sender sent: damage.
     pub(super) phantom: u64,
-    /// Some of what is lost, as sender:number.
+    /// Some of what is lost, and where it was acknowledged.
     pub(super) lost_examples: Vec<String>,
 }
 
 const EXAMPLES_MAX: usize = 20;
 
+/// What has been found of one message.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    copies: u32,
+    /// One of them is where the acknowledgement said.
+    in_place: bool,
+}
+
 /// Collects what is read back, queue by queue, each in the order of its offsets.
 pub(super) struct Checker<'a> {
     logs: &'a [SenderLog],
-    /// Copies found, by sender and number.
-    copies: Vec<Vec<u32>>,
+    /// By sender and number.
+    seen: Vec<Vec<Seen>>,
     report: Report,
 }
 
 impl<'a> Checker<'a> {
     pub(super) fn new(logs: &'a [SenderLog]) -> Self {
-        let copies = logs.iter().map(|log| vec![0; log.outcomes.len()]).collect();
-        Self { logs, copies, report: Report::default() }
+        let seen = logs.iter().map(|log| vec![Seen::default(); log.outcomes.len()]).collect();
+        Self { logs, seen, report: Report::default() }
     }
 
     /// Takes all messages of one queue.
-    pub(super) fn queue(&mut self, messages: impl IntoIterator<Item = Found>) {
+    pub(super) fn queue(&mut self, broker: &str, queue: i32, messages: impl IntoIterator<Item = Found>) {
         let mut highest: HashMap<u32, u32> = HashMap::new();
-        for Found { sender, number } in messages {
-            let copies = self.copies.get_mut(sender as usize).and_then(|copies| copies.get_mut(number as usize));
-            let Some(copies) = copies else {
+        for Found { sender, number, queue_offset } in messages {
+            let seen = self.seen.get_mut(sender as usize).and_then(|seen| seen.get_mut(number as usize));
+            let Some(seen) = seen else {
                 self.report.phantom += 1;
                 continue;
             };
-            *copies += 1;
-            if *copies > 1 {
+            if let Outcome::Acked(place) = &self.logs[sender as usize].outcomes[number as usize] {
+                seen.in_place |= (&*place.broker, place.queue, place.queue_offset) == (broker, queue, queue_offset);
+            }
+            seen.copies += 1;
+            if seen.copies > 1 {
                 self.report.duplicated += 1;
                 continue;
             }
@@ -102,23 +125,27 @@ impl<'a> Checker<'a> {
     }
 
     pub(super) fn finish(mut self) -> Report {
-        for (sender, (log, copies)) in self.logs.iter().zip(&self.copies).enumerate() {
-            for (number, (outcome, &copies)) in log.outcomes.iter().zip(copies).enumerate() {
-                let stored = copies > 0;
-                self.report.stored += u64::from(stored);
+        let report = &mut self.report;
+        for (sender, (log, seen)) in self.logs.iter().zip(&self.seen).enumerate() {
+            for (number, (outcome, seen)) in log.outcomes.iter().zip(seen).enumerate() {
+                let is_stored = seen.copies > 0;
+                report.sent += 1;
+                report.stored += u64::from(is_stored);
                 match outcome {
                     Outcome::Unknown => {
-                        self.report.sent += 1;
-                        self.report.unknown += 1;
-                        self.report.stored_unknown += u64::from(stored);
+                        report.unknown += 1;
+                        report.stored_unknown += u64::from(is_stored);
                     }
-                    Outcome::Acked => {
-                        self.report.sent += 1;
-                        self.report.acked += 1;
-                        if !stored {
-                            self.report.lost += 1;
-                            if self.report.lost_examples.len() < EXAMPLES_MAX {
-                                self.report.lost_examples.push(format!("{sender}:{number}"));
+                    Outcome::Acked(place) => {
+                        report.acked += 1;
+                        report.moved += u64::from(is_stored && !seen.in_place);
+                        if !is_stored {
+                            report.lost += 1;
+                            if report.lost_examples.len() < EXAMPLES_MAX {
+                                let Place { broker, queue, queue_offset } = place;
+                                report
+                                    .lost_examples
+                                    .push(format!("{sender}:{number} at {broker}:{queue}:{queue_offset}"));
                             }
                         }
                     }
@@ -133,51 +160,73 @@ impl<'a> Checker<'a> {
 mod tests {
     use super::*;
 
-    /// `sent` has one string a sender, a letter a message: `a`cked or `u`nknown. `queues` has `sender:number` words.
+    /// `sent` has one string a sender, a word a message: `u` for unknown, or `queue:offset` where it was acknowledged.
+    /// `queues` has `sender:number` words, the first at offset 0.
     fn check(sent: &[&str], queues: &[&str]) -> Report {
-        let logs: Vec<_> = sent
-            .iter()
-            .map(|letters| SenderLog {
-                outcomes: letters.chars().map(|c| if c == 'a' { Outcome::Acked } else { Outcome::Unknown }).collect(),
-            })
-            .collect();
+        let pair = |word: &str| {
+            let (a, b) = word.split_once(':').unwrap();
+            (a.parse::<u32>().unwrap(), b.parse::<u32>().unwrap())
+        };
+        let outcome = |word: &str| match word {
+            "u" => Outcome::Unknown,
+            _ => {
+                let (queue, offset) = pair(word);
+                Outcome::Acked(Place {
+                    broker: "b".into(),
+                    queue: i32::try_from(queue).unwrap(),
+                    queue_offset: offset.into(),
+                })
+            }
+        };
+        let logs: Vec<_> =
+            sent.iter().map(|words| SenderLog { outcomes: words.split_whitespace().map(outcome).collect() }).collect();
         let mut checker = Checker::new(&logs);
-        for queue in queues {
-            checker.queue(queue.split_whitespace().map(|word| {
-                let (sender, number) = word.split_once(':').unwrap();
-                Found { sender: sender.parse().unwrap(), number: number.parse().unwrap() }
-            }));
+        for (queue, words) in (0..).zip(queues) {
+            checker.queue(
+                "b",
+                queue,
+                (0..).zip(words.split_whitespace()).map(|(queue_offset, word)| {
+                    let (sender, number) = pair(word);
+                    Found { sender, number, queue_offset }
+                }),
+            );
         }
         checker.finish()
     }
 
     #[test]
     fn all_there_in_order_is_clean() {
-        let report = check(&["aaaa", "aa"], &["0:0 1:0 0:2", "0:1 0:3 1:1"]);
+        let report = check(&["0:0 1:0 0:2 1:1", "0:1 1:2"], &["0:0 1:0 0:2", "0:1 0:3 1:1"]);
         assert_eq!(report, Report { sent: 6, acked: 6, stored: 6, ..Report::default() });
     }
 
     #[test]
     fn a_missing_acknowledged_message_is_lost_and_a_missing_unknown_one_is_not() {
-        let report = check(&["aua"], &["0:0"]);
+        let report = check(&["0:0 u 0:7"], &["0:0"]);
         assert_eq!((report.lost, report.unknown, report.stored), (1, 1, 1));
-        assert_eq!(report.lost_examples, ["0:2"]);
+        assert_eq!(report.lost_examples, ["0:2 at b:0:7"]);
     }
 
     #[test]
     fn a_second_copy_is_a_duplicate_in_whatever_queue() {
-        let report = check(&["aaa"], &["0:0 0:1 0:0", "0:2 0:1"]);
-        assert_eq!((report.duplicated, report.out_of_order, report.stored), (2, 0, 3));
+        let report = check(&["0:0 1:1 1:0"], &["0:0 0:1 0:0", "0:2 0:1"]);
+        assert_eq!((report.duplicated, report.out_of_order, report.stored, report.moved), (2, 0, 3, 0));
     }
 
     #[test]
     fn a_first_appearance_behind_a_later_number_is_out_of_order() {
-        assert_eq!(check(&["aaa"], &["0:0 0:2 0:1"]).out_of_order, 1);
-        assert_eq!(check(&["aaa"], &["0:0 0:2", "0:1"]).out_of_order, 0);
+        assert_eq!(check(&["0:0 0:2 0:1"], &["0:0 0:2 0:1"]).out_of_order, 1);
+        assert_eq!(check(&["0:0 1:0 0:1"], &["0:0 0:2", "0:1"]).out_of_order, 0);
+    }
+
+    #[test]
+    fn a_message_that_is_only_elsewhere_has_moved() {
+        let report = check(&["0:1"], &["0:0"]);
+        assert_eq!((report.moved, report.lost), (1, 0));
     }
 
     #[test]
     fn what_nobody_sent_is_a_phantom() {
-        assert_eq!(check(&["a"], &["0:0 0:1 7:0"]).phantom, 2);
+        assert_eq!(check(&["0:0"], &["0:0 0:1 7:0"]).phantom, 2);
     }
 }

@@ -1,0 +1,133 @@
+//! Real processes: a cluster as `gantry dev` runs it, killed, stopped and started again.
+
+mod cluster;
+
+use std::time::Duration;
+
+use cluster::{Cluster, gantry, is_alive, poll};
+use serde_json::Value;
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_leader_is_killed() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.run(&["topic", "create", "orders", "--queues", "2"]);
+    let sent: Value = cluster.run_json(&["send", "orders", "hello", "--key", "k1", "--tag", "a"]);
+    assert_eq!(sent["summary"]["sent"], 1);
+
+    let verify =
+        cluster.spawn(&["verify", "--topic", "checked", "--count", "1500", "--rate", "300", "--output", "json"]);
+    // Half way through, whoever leads broker-b goes without a word.
+    poll(Duration::from_secs(30), "messages under way", || {
+        let topic: Value = cluster.try_json(&["topic", "describe", "checked"])?;
+        let stored: i64 = topic.as_array()?.iter().map(|queue| queue["max_offset"].as_i64().unwrap()).sum();
+        (stored > 400).then_some(())
+    });
+    let killed = cluster.leader_of("broker-b");
+    cluster.dev(&["kill", "--leader", "broker-b"]);
+    assert_eq!(cluster.state_of(&killed), "stopped");
+    let output = verify.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let verdict: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&verdict["acked"], &verdict["lost"], &verdict["phantom"]), (&1500.into(), &0.into(), &0.into()));
+    assert_eq!(verdict["out_of_order"], 0, "{verdict}");
+
+    // It comes back, catches up, and what was sent before is still there.
+    cluster.dev(&["start", &killed]);
+    cluster.await_view("all replicas follow", |view| {
+        view["groups"].as_array().unwrap().iter().all(|group| group["followers"] == 2)
+    });
+    let tail = cluster.run(&["tail", "orders", "--from", "earliest", "--count", "1"]);
+    assert!(tail.contains("hello"), "{tail}");
+
+    // A second run finds the data of the first.
+    cluster.stop();
+    cluster.resume();
+    let found: Value = cluster.run_json(&["msg", "get", "--topic", "orders", "--key", "k1"]);
+    assert_eq!(found[0]["body"], "hello");
+    cluster.stop();
+}
+
+#[test]
+fn a_node_that_is_stopped_hands_over_and_a_paused_one_is_replaced() {
+    let mut cluster = Cluster::start(&["--groups", "1"]);
+    let first = cluster.leader_of("broker-a");
+    cluster.dev(&["stop", &first]);
+    cluster.await_view("another leader", |view| {
+        view["groups"][0]["leader"].as_str().is_some_and(|leader| leader != first)
+    });
+    cluster.run(&["send", "t", "after the stop"]);
+    cluster.dev(&["start", &first]);
+    cluster.await_view("both follow", |view| view["groups"][0]["followers"] == 2);
+
+    let second = cluster.leader_of("broker-a");
+    cluster.dev(&["pause", &second]);
+    cluster.await_view("a leader in place of the silent one", |view| {
+        view["groups"][0]["leader"].as_str().is_some_and(|leader| leader != second)
+    });
+    cluster.dev(&["resume", &second]);
+    cluster.await_view("both follow again", |view| view["groups"][0]["followers"] == 2);
+    let tail = cluster.run(&["tail", "t", "--from", "earliest", "--count", "1"]);
+    assert!(tail.contains("after the stop"), "{tail}");
+    cluster.stop();
+}
+
+#[test]
+fn children_end_with_their_parent_however_it_ends() {
+    let mut cluster = Cluster::start(&["--nodes", "1"]);
+    let pids: Vec<u64> = cluster.view()["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["pid"].as_u64().unwrap())
+        .collect();
+    assert_eq!(pids.len(), 4);
+    cluster.kill_parent();
+    poll(Duration::from_secs(20), "every child ends", || pids.iter().all(|&pid| !is_alive(pid)).then_some(()));
+    let output = gantry().args(["dev", "status", "--data"]).arg(cluster.data()).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no `gantry dev` runs"), "{output:?}");
+}
+
+#[test]
+fn a_voter_with_an_empty_directory_does_not_start() {
+    let cluster = Cluster::start(&["--nodes", "1"]);
+    let mut other = gantry();
+    let dir = tempfile::tempdir().unwrap();
+    let config = std::fs::read_to_string(cluster.data().join("n1/broker.toml")).unwrap();
+    let config: String = config
+        .lines()
+        .map(|line| match line.split_once(" = ") {
+            Some(("data_dir", _)) => format!("data_dir = {:?}\n", dir.path().join("n1")),
+            // Ports nobody uses.
+            Some((key @ ("raft_listen" | "http_listen" | "client_listen"), _)) => {
+                let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                format!("{key} = \"{port}\"\n")
+            }
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let path = dir.path().join("broker.toml");
+    std::fs::write(&path, config).unwrap();
+    let output = other.args(["broker", "--config"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("--bootstrap"), "{error}");
+}
+
+#[test]
+fn wrong_input_ends_with_its_own_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("broker.toml");
+    std::fs::write(&path, "[nodes]\n").unwrap();
+    let output = gantry().args(["broker", "--config"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("broker.toml:1: unknown key `nodes`; did you mean `node`?")
+    );
+
+    // Nobody listens there.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = gantry().args(["status", "-n", &nobody]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(gantry().args(["no-such-command"]).output().unwrap().status.code(), Some(2));
+}
