@@ -5,9 +5,9 @@
 //!
 //! | Family | Requests | Served by |
 //! | --- | --- | --- |
-//! | [`send`] | 10 310 320 | the leader; encoded, handed to the sequencer, answered when applied |
+//! | `send` | 10 310 320 | the leader; encoded, handed to the sequencer, answered when applied |
 //! | `send_back` | 36 | the leader |
-//! | [`pull`] | 11 361 | any replica within what it has applied; the leader beyond |
+//! | `pull` | 11 361 | any replica within what it has applied; the leader beyond |
 //! | `offset` | 14 15 29 30 31 32 | the leader, behind a read index |
 //! | `lock` | 41 42 | the leader, through the log |
 //! | `client` | 34 35 38 46 203 204 328, relays 221 223 307 309 | any replica, from heartbeats |
