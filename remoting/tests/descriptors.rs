@@ -1,5 +1,4 @@
 //! A server in a process that has no descriptor left. A test of its own, because the limit holds for the process.
-#![expect(clippy::unwrap_used, reason = "a test that panics has failed, which is what it is for")]
 
 use std::net::SocketAddr;
 use std::process::Command;
