@@ -1,6 +1,7 @@
 //! What tools ask of a cluster.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -238,22 +239,26 @@ impl Admin {
 
     // Consumer groups.
 
-    /// Names of all groups that have a retry topic, which every group that shares messages has.
+    /// Names of all groups that were not made by the brokers for themselves.
     ///
     /// # Errors
-    /// As [`Self::topics`].
+    /// As [`Self::topics`], or the first broker that did not say.
     pub async fn groups(&self) -> Result<Vec<GroupName>> {
         let topics = self.topics().await?;
-        let mut groups: Vec<_> =
+        let mut groups: BTreeSet<_> =
             topics.iter().filter_map(|topic| TopicName::parse(topic).ok()?.retry_group()).collect();
-        groups.sort_unstable();
-        Ok(groups)
+        // A group that only ever committed offsets has no retry topic.
+        for (_, address) in self.leaders(None).await? {
+            let configs = self.group_configs(&address).await?;
+            groups.extend(configs.keys().filter_map(|name| GroupName::parse(name).ok()));
+        }
+        Ok(groups.into_iter().filter(|group| !group.is_system()).collect())
     }
 
     /// How far `group` has come in the queues of `topic`, or of all topics that it consumes.
     ///
     /// # Errors
-    /// [`Error::NoRoute`] if the group is not known, or the first broker that did not say.
+    /// The first broker that did not say.
     pub async fn consume_stats(
         &self,
         group: &GroupName,
@@ -275,7 +280,7 @@ impl Admin {
     /// The members of `group`; `None` if none is connected.
     ///
     /// # Errors
-    /// [`Error::NoRoute`] if the group is not known, or why its broker did not say.
+    /// The first broker that did not say.
     pub async fn consumer_connection(&self, group: &GroupName) -> Result<Option<ConsumerConnection>> {
         for broker in self.group_brokers(group, None).await? {
             let mut request = self.client.request(RequestCode::GET_CONSUMER_CONNECTION_LIST);
@@ -289,9 +294,11 @@ impl Admin {
         Ok(None)
     }
 
+    /// The brokers that may know `group`: those of its retry topic, else those of `topic`, else all.
     async fn group_brokers(&self, group: &GroupName, topic: Option<&TopicName>) -> Result<Vec<BrokerData>> {
         match (self.topic_route(&group.retry_topic()).await, topic) {
             (Err(Error::NoRoute(_)), Some(topic)) => Ok(self.topic_route(topic).await?.broker_datas),
+            (Err(Error::NoRoute(_)), None) => Ok(self.clusters().await?.broker_addr_table.into_values().collect()),
             (route, _) => Ok(route?.broker_datas),
         }
     }

@@ -8,6 +8,7 @@ use protocol::RequestCode;
 use protocol::ResponseCode;
 use protocol::TopicName;
 use protocol::body::SubscriptionData;
+use protocol::body::SubscriptionGroupConfig;
 use protocol::header::Boundary;
 use protocol::header::GetMaxOffsetRequest;
 use protocol::header::PullRequest;
@@ -202,13 +203,25 @@ impl PullConsumer {
         }
     }
 
-    /// The group has consumed everything of `queue` before `queue_offset`.
+    /// The group has consumed everything of `queue` before `queue_offset`. A group that does not exist is created.
     ///
     /// # Errors
     /// It may not be known: commit again.
     pub async fn commit(&self, queue: &Queue, queue_offset: i64) -> Result<()> {
-        let request = self.commit_request(queue, queue_offset);
-        self.ask(queue, request, self.client.call_timeout()).await.map(drop)
+        let commit = || {
+            let request = self.commit_request(queue, queue_offset);
+            self.ask(queue, request, self.client.call_timeout())
+        };
+        match commit().await {
+            Err(error) if error.code() == Some(ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST) => {
+                // Brokers create a group when they hear of a member; this consumer is none.
+                let body = SubscriptionGroupConfig::new(&self.group).encode();
+                let request = self.client.request(RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP).with_body(body);
+                self.ask(queue, request, self.client.call_timeout()).await?;
+                commit().await.map(drop)
+            }
+            result => result.map(drop),
+        }
     }
 
     /// As [`Self::commit`], without an answer.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use protocol::body::SubscriptionGroupConfig;
 use protocol::header::{QueryConsumerOffsetRequest, QueueOffsetResponse, UpdateConsumerOffsetRequest};
 use protocol::message::iter_records;
 use protocol::{GroupName, RemotingCommand, RequestCode, ResponseCode, TopicName};
@@ -129,6 +130,14 @@ async fn commit(cluster: &Cluster, queue: &Queue, group: &GroupName, offset: i64
         commit_offset: offset,
     }
     .encode_into(&mut request.ext);
+    let Err(error) = cluster.call(&queue.addr, request.clone()).await else { return Ok(()) };
+    let refusal = error.downcast_ref::<Refusal>();
+    if refusal.is_none_or(|refusal| refusal.code != ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST) {
+        return Err(error);
+    }
+    // Brokers create a group when they hear of a member; who only pulls is none.
+    let create = RemotingCommand::request(RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP);
+    cluster.call(&queue.addr, create.with_body(SubscriptionGroupConfig::new(group).encode())).await?;
     cluster.call(&queue.addr, request).await.map(drop)
 }
 
