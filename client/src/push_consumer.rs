@@ -53,6 +53,8 @@ use crate::process_queue::ProcessQueue;
 use crate::producer::now_ms;
 use crate::rebalance::allocate_average;
 
+/// Before the queues are shared out again when some could not be had.
+const UNSETTLED_INTERVAL: Duration = Duration::from_secs(2);
 /// After a failed pull.
 const PULL_ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Between two tries to hand over a message that could not be sent back.
@@ -233,9 +235,9 @@ impl PushConsumer {
         let weak = Arc::downgrade(&inner);
         client.add_consumer(&inner.group, weak);
         client.heartbeat().await;
-        inner.share_queues().await;
+        let is_settled = inner.share_queues().await;
         let stop = || inner.stop.clone();
-        inner.tasks.spawn(stop().run_until_cancelled_owned(Arc::clone(&inner).rebalance_loop()));
+        inner.tasks.spawn(stop().run_until_cancelled_owned(Arc::clone(&inner).rebalance_loop(is_settled)));
         inner.tasks.spawn(stop().run_until_cancelled_owned(Arc::clone(&inner).commit_loop()));
         if inner.options.order == Order::Orderly && inner.is_cluster() {
             inner.tasks.spawn(stop().run_until_cancelled_owned(Arc::clone(&inner).lock_loop()));
@@ -279,14 +281,16 @@ impl Inner {
         self.options.mode == Mode::Cluster
     }
 
-    async fn rebalance_loop(self: Arc<Self>) {
+    async fn rebalance_loop(self: Arc<Self>, mut is_settled: bool) {
         loop {
             let wanted = self.rebalance.notified();
-            if tokio::time::timeout(self.options.rebalance_interval, wanted).await.is_ok() {
+            let interval = self.options.rebalance_interval;
+            let interval = if is_settled { interval } else { interval.min(UNSETTLED_INTERVAL) };
+            if tokio::time::timeout(interval, wanted).await.is_ok() {
                 // Members come and go in crowds.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            self.share_queues().await;
+            is_settled = self.share_queues().await;
         }
     }
 
@@ -305,14 +309,19 @@ impl Inner {
         }
     }
 
-    /// Takes over the queues that fall to this member and gives up those that do not.
-    async fn share_queues(self: &Arc<Self>) {
+    /// Takes over the queues that fall to this member and gives up those that do not. False if some could not be had.
+    async fn share_queues(self: &Arc<Self>) -> bool {
+        let mut is_settled = true;
         for topic in self.subscriptions.keys() {
             match self.mine(topic).await {
-                Ok(mine) => self.assign(topic, &mine).await,
-                Err(error) => tracing::debug!(%topic, %error, "queues stay as they are shared out"),
+                Ok(mine) => is_settled &= self.assign(topic, &mine).await,
+                Err(error) => {
+                    is_settled = false;
+                    tracing::debug!(%topic, %error, "queues stay as they are shared out");
+                }
             }
         }
+        is_settled
     }
 
     async fn mine(&self, topic: &TopicName) -> Result<Vec<Queue>> {
@@ -351,7 +360,7 @@ impl Inner {
         }
     }
 
-    async fn assign(self: &Arc<Self>, topic: &TopicName, mine: &[Queue]) {
+    async fn assign(self: &Arc<Self>, topic: &TopicName, mine: &[Queue]) -> bool {
         let lost: Vec<Arc<Assigned>> = {
             let mut queues = self.queues.lock();
             let lost: Vec<_> =
@@ -363,17 +372,23 @@ impl Inner {
             let queues = self.queues.lock();
             mine.iter().filter(|queue| !queues.contains_key(queue)).cloned().collect()
         };
+        let mut is_settled = true;
         if self.options.order == Order::Orderly && self.is_cluster() {
             let locked = self.lock(&new).await;
+            is_settled = locked.len() == new.len();
             new.retain(|queue| locked.contains(queue));
         }
         for queue in new {
             match self.first_offset(&queue).await {
                 Ok(offset) => self.take(queue, offset),
-                // Rather late than from the wrong place.
-                Err(error) => tracing::debug!(%queue, %error, "queue is not consumed yet"),
+                Err(error) => {
+                    // Rather late than from the wrong place.
+                    is_settled = false;
+                    tracing::debug!(%queue, %error, "queue is not consumed yet");
+                }
             }
         }
+        is_settled
     }
 
     fn take(self: &Arc<Self>, queue: Queue, offset: i64) {
