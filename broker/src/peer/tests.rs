@@ -1,3 +1,5 @@
+//! The peer port: forwarding, copies, refusals, and the end of a peer.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

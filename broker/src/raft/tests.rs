@@ -1,3 +1,5 @@
+//! Replicas of one process over loopback: replication, takeover, transfer, membership.
+
 pub(crate) mod cluster;
 pub(crate) mod stores;
 

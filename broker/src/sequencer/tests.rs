@@ -1,3 +1,5 @@
+//! Packing, order and bounds over a log that does what the test says, and over a real cluster.
+
 use std::sync::Arc;
 
 use tokio::sync::mpsc;

@@ -1,3 +1,5 @@
+//! Messages come back as they were sent, and nothing that is damaged gets through or panics.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
