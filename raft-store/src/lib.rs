@@ -5,6 +5,7 @@
 //! rests on is checked again on the way back from the disk.
 #![warn(missing_docs)]
 
+mod dump;
 pub mod durable;
 mod entry;
 mod error;
@@ -32,6 +33,7 @@ mod slots;
 mod view;
 mod writer;
 
+pub use dump::dump;
 pub use entry::{Body, BodyKind, LogEntry, Member, Membership, Payload, RECORD_HEADER_BYTES};
 pub use error::{Error, Result};
 pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};

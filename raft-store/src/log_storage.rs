@@ -105,7 +105,10 @@ pub fn open<C: StoreConfig>(options: Options) -> Result<Opened<C>> {
     if !options.allow_unproven_fs {
         identity::check_file_system(&dir)?;
     }
-    let evidence = identity::evidence(&dir)?;
+    let mut evidence = identity::evidence(&dir)?;
+    if !options.mount_identity {
+        evidence.mount_id = 0;
+    }
     open_locked(options, Arc::new(Directory::new(dir)), evidence, Some(lock))
 }
 
@@ -305,8 +308,11 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
         self.shared.queue.room(log.options.queued_bytes_max).await;
         let records = log.take(encoded)?;
         let done = Box::new(move |result| callback.io_completed(result));
-        self.shared.queue.push(Op::Write(Write { records, must_sync, done }));
-        Ok(())
+        if self.shared.queue.push(Op::Write(Write { records, must_sync, done })) {
+            Ok(())
+        } else {
+            Err(Error::Closed.into())
+        }
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> io::Result<()> {

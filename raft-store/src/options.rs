@@ -74,6 +74,9 @@ pub struct Options {
     pub preparation: Preparation,
     /// Accepts file systems other than ext4 and xfs.
     pub allow_unproven_fs: bool,
+    /// Whether a new mount counts as a new start of the operating system. A container gets a new mount
+    /// with each start although the page cache survives; there this is switched off.
+    pub mount_identity: bool,
     /// Tells which payloads are synced before they count as done, in asynchronous mode too.
     /// Membership and blank entries always are.
     pub must_sync: fn(&[u8]) -> bool,
@@ -105,6 +108,7 @@ impl Options {
             read_bytes_max: 1 << 20,
             preparation: Preparation::Allocate,
             allow_unproven_fs: false,
+            mount_identity: true,
             must_sync: |_| false,
             alone: false,
             runtime_dir: None,

@@ -124,8 +124,6 @@ pub(crate) fn decide(finding: Finding, stop: StopClass, flush_is_sync: bool) -> 
 struct Walk {
     /// Scanned segments in order, with what they hold.
     contents: Vec<Content>,
-    /// The segment the walk ended in.
-    at: usize,
     end: LogPosition,
     chain: u32,
     last: Option<LogId>,
@@ -146,7 +144,7 @@ fn walk(
     cut: Option<LogPosition>,
     layout: &Layout,
 ) -> Result<Walk> {
-    let mut walk = Walk { contents: Vec::new(), at: 0, end: LogPosition::ZERO, chain: 0, last: before, wrong: None };
+    let mut walk = Walk { contents: Vec::new(), end: LogPosition::ZERO, chain: 0, last: before, wrong: None };
     for (at, (segment, opening)) in segments.iter().enumerate() {
         let first = segment.base.plus(u64::from(opening.first_offset));
         if at > 0 {
@@ -154,12 +152,10 @@ fn walk(
             if Some(opening.first_index) != expected || opening.chain != walk.chain {
                 walk.wrong = Some((Shape::Torn, "a segment that does not follow the one before".into()));
                 walk.end = first;
-                walk.at = at;
                 walk.contents.push(empty_content(*opening, first));
                 return Ok(walk);
             }
         }
-        walk.at = at;
         walk.end = first;
         walk.chain = opening.chain;
         let mut content = empty_content(*opening, first);
@@ -349,7 +345,7 @@ fn open_small(files: &dyn Files, options: &Options, listed: &[Listed], now: &Evi
         }
         // The node file comes last: where it is, everything else is.
         let hard_state = HardState::create(files)?;
-        let progress = Progress::create(files, Hints { flushed_end: options_start(), ..Hints::default() })?;
+        let progress = Progress::create(files, Hints { flushed_end: start_of_log(), ..Hints::default() })?;
         let purged_file = PurgedFile::create(files)?;
         let node = NodeFile::create(files, options, now.clone())?;
         return Ok(Small { node, hard_state, vote: None, purged_file, purged: None, progress: Some(progress) });
@@ -374,7 +370,7 @@ fn open_small(files: &dyn Files, options: &Options, listed: &[Listed], now: &Evi
 }
 
 /// Where the first record of a new log goes.
-fn options_start() -> LogPosition {
+fn start_of_log() -> LogPosition {
     LogPosition::new(segment::HEADER_BYTES)
 }
 
@@ -429,235 +425,362 @@ fn open_segments(
 
 /// Recovers the log in `options.dir`, which this process has locked.
 pub(crate) fn recover(options: Options, layout: Layout, files: Arc<dyn Files>, now: Evidence) -> Result<Recovery> {
-    let listed = files.list()?;
-    check_names(&*files, &listed)?;
-    let mut small = open_small(&*files, &options, &listed, &now)?;
-    let noted = listed.iter().any(|listed| listed.name == LATCH_NOTE);
-    let mut report = Vec::new();
-
-    let purged = small.purged;
-    let unpurged = ResumePoint { position: options_start(), chain: 0 };
-    let start = purged.map_or(unpurged, |purged| purged.resume);
-    let reset = purged.is_some_and(|purged| purged.reset);
-    let (segments, mut remove) = open_segments(&*files, &layout, &listed, start.position, reset)?;
-    let hints = small.progress.as_ref().map(Progress::hints);
-    let flushed = hints.map(|hints| hints.flushed_end.max(start.position)).filter(|_| !reset);
-    let flushed = if reset { Some(start.position) } else { flushed };
-    let cut = hints.and_then(|hints| hints.cut).filter(|_| !reset);
-
-    // Whatever the operating system still holds back of the window, it must bring to the disk before
-    // it is read, or say that it cannot.
-    let proven = flushed.unwrap_or(start.position);
-    let mut sync_failed = false;
-    for segment in segments.iter().filter(|segment| layout.next_base(segment.base) > proven) {
-        if let Err(error) = segment.region.sync() {
-            report.push(format!("{}: sync at start failed: {error}", segment.region.path().display()));
-            sync_failed = true;
-        }
-    }
-    let stop = small.node.stop_class(&now, noted || sync_failed);
-
-    // Which segments hold records, and which of them are read in full.
-    let mut opened: Vec<(Arc<Segment>, Opening)> = Vec::new();
-    let mut unopened: Vec<Arc<Segment>> = Vec::new();
-    let mut broken_opening = None;
-    for segment in &segments {
-        let opening = segment.read_opening(&layout)?;
-        match opening {
-            OpeningFound::Opening(opening) if unopened.is_empty() && broken_opening.is_none() => {
-                opened.push((Arc::clone(segment), opening));
-            }
-            OpeningFound::None if broken_opening.is_none() => unopened.push(Arc::clone(segment)),
-            OpeningFound::Opening(_) | OpeningFound::None | OpeningFound::Damaged => {
-                broken_opening.get_or_insert(segment.base);
-                unopened.push(Arc::clone(segment));
-            }
-        }
-    }
-    let is_cut_from = |base: LogPosition| cut.is_some_and(|cut| base > layout.segment_base(cut));
-    opened.retain(|(segment, _)| {
-        let gone = is_cut_from(segment.base);
-        if gone {
-            remove.push(segment::file_name(segment.base));
-        }
-        !gone
-    });
-    unopened.retain(|segment| {
-        let gone = is_cut_from(segment.base);
-        if gone {
-            remove.push(segment::file_name(segment.base));
-        }
-        !gone
-    });
-    let (sealed, walk) = read_opened(&opened, cut, &layout)?;
-
-    // The log's end, and what is wrong with it.
-    let mut end = walk.as_ref().map_or(start.position, |walk| walk.end);
-    let mut chain = walk.as_ref().map_or(start.chain, |walk| walk.chain);
-    let last_found = walk.as_ref().and_then(|walk| walk.last);
-    let closed = walk.as_ref().is_some_and(|walk| walk.contents.last().is_some_and(|content| content.sealed));
-    let wrong = walk.as_ref().and_then(|walk| walk.wrong.clone());
-    if closed && wrong.is_none() && cut != Some(end) {
-        // The segment is closed: the next record goes into the next one.
-        end = layout.next_base(layout.segment_base(end)).plus(segment::HEADER_BYTES);
-    }
-    let last = last_found.max(purged.map(|purged| purged.id));
-    let finding = if cut == Some(end) {
-        Finding::Nothing
-    } else {
-        judge(&opened, &unopened, sealed.len(), end, flushed, wrong.as_ref(), broken_opening, &layout, stop)?
-    };
-    let decision = decide(finding, stop, options.flush == FlushMode::Sync);
-    let found = wrong.map_or_else(|| "zeros".to_owned(), |(_, text)| text);
-    let erase = act_on(decision, &options, last, noted, &files, end, &found)? || cut.is_some();
-
+    let mut survey = Survey::make(&options, &layout, &files, &now)?;
+    let end = survey.find_end(&layout)?;
+    let erase = survey.judge(&options, &layout, &files, &end)?;
     // From here on the directory changes.
-    if let Some(vote) = small.vote.map(|vote| vote.term).or(Some(0))
-        && last.is_some_and(|last| last.term.get() > vote)
-    {
-        return Err(Error::UnreadableSlots {
-            file: files.path(hard_state::KIND.name),
-            found: format!("a vote of term {vote}, older than the log's last entry {last:?}"),
-            consequence: hard_state::KIND.if_unreadable,
-        });
-    }
-    for listed in &listed {
-        if listed.name.ends_with(&format!(".{}", crate::durable::TEMPORARY)) {
-            remove.push(listed.name.clone());
-        }
-    }
-    let base = layout.segment_base(end);
-    let mut all: Vec<Arc<Segment>> = Vec::new();
-    for (at, (segment, opening)) in opened.iter().enumerate() {
-        if segment.base > base {
-            remove.push(segment::file_name(segment.base));
-            unopened.retain(|other| other.base != segment.base);
-            continue;
-        }
-        let content = match sealed.get(at) {
-            Some(content) => content.clone(),
-            None => {
-                let walked = walk.as_ref().and_then(|walk| walk.contents.get(at - sealed.len()));
-                walked.cloned().unwrap_or_else(|| empty_content(*opening, end))
-            }
-        };
-        segment.set_content(content);
-        all.push(Arc::clone(segment));
-    }
-    if erase && let Some(open) = all.last().filter(|segment| segment.base == base) {
-        if cut.is_none() {
-            keep_aside(&*files, open, end, &mut report, &found);
-        }
-        let content = open.content().clone();
-        // A segment whose first record is cut is as good as new.
-        let keep_opening = content.last.is_some() && content.end == end;
-        if !keep_opening && content.last.is_none() {
-            let mut emptied = content;
-            emptied.opening = None;
-            open.set_content(emptied);
-        }
-        let keep_opening = open.content().opening.is_some();
-        erase_behind(&layout, open, end, keep_opening)?;
-    }
-    if erase {
-        // Segments behind the cut hold nothing that counts.
-        remove.extend(unopened.iter().filter(|s| s.base > base).map(|s| segment::file_name(s.base)));
-        unopened.retain(|segment| segment.base <= base);
-        for segment in unopened.iter().filter(|segment| segment.base == base) {
-            erase_behind(&layout, segment, base.plus(segment::HEADER_BYTES), false)?;
-        }
-    }
-    remove.sort();
-    remove.dedup();
-    files.remove(&remove)?;
-    rewrite_tail(&all, proven, end)?;
-    complete_footers(&all, &layout)?;
-
+    let mut segments = survey.repair(&layout, &files, &end, erase)?;
     let preparer = Preparer::new(Arc::clone(&files), layout, options.preparation);
-    for segment in unopened {
-        if segment.base == base && all.last().is_none_or(|last| last.base < base) {
-            all.push(segment);
-        } else if segment.base == layout.next_base(base) {
-            preparer.adopt(segment.base, Arc::clone(&segment.region));
-        } else {
-            files.remove(&[segment::file_name(segment.base)])?;
-        }
-    }
-    if all.last().is_none_or(|last| last.base != base) {
-        let region = preparer.take(base)?;
-        all.push(Arc::new(Segment::empty(&layout, base, region)));
-    }
-    for (newer, segment) in all.iter().rev().enumerate() {
-        if newer < options.maps_hot {
-            segment.region.warm().map_err(|e| Error::io("mapping", segment.region.path(), e))?;
-        } else {
-            segment.region.cool();
-        }
-    }
-
-    let committed_hint = hints.and_then(|hints| hints.committed);
-    let (committed, committed_end) = clamp_committed(&all, committed_hint, last, purged, end)?;
-    let new_hints = Hints { flushed_end: end, committed, applied: hints.and_then(|hints| hints.applied), cut: None };
-    let progress = match small.progress {
-        Some(mut progress) => {
-            progress.save(new_hints)?;
-            progress
-        }
-        None => Progress::create(&*files, new_hints)?,
-    };
-    let purged_now = purged.map(|purged| Purged { reset: false, ..purged });
-    if let Some(purged) = purged_now.filter(|_| reset) {
-        small.purged_file.save(purged)?;
-    }
-    small.node.mark_running(&options, now)?;
-    if noted {
-        files.remove(&[LATCH_NOTE.to_owned()])?;
-    }
-
-    let open = Arc::clone(all.last().expect("there is always an open segment"));
-    let first = match purged {
-        Some(purged) => purged.id.index.next(),
-        None => all.first().and_then(|segment| segment.first_index()).unwrap_or(LogIndex::ZERO),
-    };
-    if let Some(walk_chain) = open.content().last.map(|_| open.content().chain) {
-        chain = walk_chain;
-    }
-    let state = State {
-        segments: all,
-        tail: Default::default(),
-        tail_bytes: 0,
-        purged: purged.map(|purged| purged.id),
-        first,
-        last,
-        end,
-        written_next: last.map_or(first, |last| last.index.next()),
-        flushed_end: end,
-        committed,
-        committed_end,
-        epoch: 0,
-        vote: small.vote,
-        resume: None,
-        applied: hints.and_then(|hints| hints.applied),
-    };
-    let identity = small.node.identity();
-    let (store_uuid, start_counter) = (identity.store_uuid, identity.start_counter);
-    for line in &report {
-        tracing::warn!(dir = %options.dir.display(), "{line}");
-    }
-    let log = Arc::new(Log::new(options, layout, files, state));
-    let small_files = SmallFiles {
-        node: small.node,
-        hard_state: small.hard_state,
-        purged_file: small.purged_file,
-        purged: purged_now,
-    };
-    let start = Start { segment: open, end, chain, last, preparer, files: small_files, progress };
-    Ok(Recovery { log, start, stop, vote: small.vote, store_uuid, start_counter, report })
+    survey.complete_segments(&options, &layout, &end, &preparer, &mut segments)?;
+    survey.finish(options, layout, files, now, end, preparer, segments)
 }
 
-/// Reads the opened segments: footers of the older ones, every record of the newest.
+/// What was found in the directory. Made without changing it.
+struct Survey {
+    small: Small,
+    /// Whether a failed write left a note.
+    noted: bool,
+    hints: Option<Hints>,
+    /// Where the first entry that is not purged starts.
+    start: ResumePoint,
+    /// Everything below is on disk. `None` if nothing tells.
+    flushed: Option<LogPosition>,
+    /// A truncation to this end has begun.
+    cut: Option<LogPosition>,
+    /// Segments with records, in order.
+    opened: Vec<(Arc<Segment>, Opening)>,
+    /// Segments behind them that hold none, or whose opening is damaged.
+    unopened: Vec<Arc<Segment>>,
+    broken_opening: bool,
+    stop: StopClass,
+    /// Files that go, whatever the judgement.
+    remove: Vec<String>,
+    report: Vec<String>,
+}
+
+/// Where the log ends.
+struct End {
+    end: LogPosition,
+    /// The chain value the next record carries.
+    chain: u32,
+    last: Option<LogId>,
+    /// What is wrong there, if it is not simply zeros.
+    wrong: Option<(Shape, String)>,
+    /// What the opened segments hold, in order, up to the one with the end in it.
+    contents: Vec<Content>,
+    /// How many of them were not read in full.
+    by_footer: usize,
+}
+
+impl Survey {
+    fn make(options: &Options, layout: &Layout, files: &Arc<dyn Files>, now: &Evidence) -> Result<Self> {
+        let listed = files.list()?;
+        check_names(&**files, &listed)?;
+        let small = open_small(&**files, options, &listed, now)?;
+        let noted = listed.iter().any(|listed| listed.name == LATCH_NOTE);
+        let mut report = Vec::new();
+
+        let reset = small.purged.is_some_and(|purged| purged.reset);
+        let unpurged = ResumePoint { position: start_of_log(), chain: 0 };
+        let start = small.purged.map_or(unpurged, |purged| purged.resume);
+        let (mut segments, mut remove) = open_segments(&**files, layout, &listed, start.position, reset)?;
+        let hints = small.progress.as_ref().map(Progress::hints);
+        let flushed = match hints {
+            _ if reset => Some(start.position),
+            Some(hints) => Some(hints.flushed_end.max(start.position)),
+            None => None,
+        };
+        let cut = hints.and_then(|hints| hints.cut).filter(|_| !reset);
+
+        // Whatever the operating system still holds back of the window, it must bring to the disk
+        // before it is read, or say that it cannot.
+        let proven = flushed.unwrap_or(start.position);
+        let mut sync_failed = false;
+        for segment in segments.iter().filter(|segment| layout.next_base(segment.base) > proven) {
+            if let Err(error) = segment.region.sync() {
+                report.push(format!("{}: sync at start failed: {error}", segment.region.path().display()));
+                sync_failed = true;
+            }
+        }
+        let stop = small.node.stop_class(now, noted || sync_failed);
+
+        let half_made = format!(".{}", crate::durable::TEMPORARY);
+        remove.extend(listed.iter().map(|listed| listed.name.clone()).filter(|name| name.ends_with(&half_made)));
+        // A truncation that has begun takes whole segments with it.
+        let kept = segments.partition_point(|segment| cut.is_none_or(|cut| segment.base <= layout.segment_base(cut)));
+        remove.extend(segments.drain(kept..).map(|segment| segment::file_name(segment.base)));
+
+        let mut survey = Self {
+            small,
+            noted,
+            hints,
+            start,
+            flushed,
+            cut,
+            opened: Vec::new(),
+            unopened: Vec::new(),
+            broken_opening: false,
+            stop,
+            remove,
+            report,
+        };
+        for segment in segments {
+            match segment.read_opening(layout)? {
+                OpeningFound::Opening(opening) if survey.unopened.is_empty() => survey.opened.push((segment, opening)),
+                OpeningFound::None => survey.unopened.push(segment),
+                // Damaged, or behind one that has none.
+                OpeningFound::Opening(_) | OpeningFound::Damaged => {
+                    survey.broken_opening = true;
+                    survey.unopened.push(segment);
+                }
+            }
+        }
+        Ok(survey)
+    }
+
+    /// Reads the log up to where it stops being valid.
+    fn find_end(&self, layout: &Layout) -> Result<End> {
+        let proven = self.flushed.unwrap_or(self.start.position);
+        let (mut contents, walk) = read_opened(&self.opened, proven, self.cut, layout)?;
+        let by_footer = contents.len();
+        let purged = self.small.purged.map(|purged| purged.id);
+        let Some(walk) = walk else {
+            let ResumePoint { position, chain } = self.start;
+            return Ok(End { end: position, chain, last: purged, wrong: None, contents, by_footer });
+        };
+        let closed = walk.contents.last().is_some_and(|content| content.sealed);
+        contents.extend(walk.contents);
+        let mut end = walk.end;
+        if closed && walk.wrong.is_none() && self.cut != Some(end) {
+            // The segment is closed: the next record goes into the next one.
+            end = layout.next_base(layout.segment_base(end)).plus(segment::HEADER_BYTES);
+        }
+        Ok(End { end, chain: walk.chain, last: walk.last.max(purged), wrong: walk.wrong, contents, by_footer })
+    }
+
+    /// Decides whether what lies behind the end goes, or whether the store must not start.
+    fn judge(&self, options: &Options, layout: &Layout, files: &Arc<dyn Files>, end: &End) -> Result<bool> {
+        let finding = if self.cut == Some(end.end) { Finding::Nothing } else { self.finding(options, layout, end)? };
+        let decision = decide(finding, self.stop, options.flush == FlushMode::Sync);
+        let found = end.found();
+        let erase = act_on(decision, options, end.last, self.noted, files, end.end, found)?;
+        let vote = self.small.vote.map_or(0, |vote| vote.term);
+        if let Some(last) = end.last.filter(|last| last.term.get() > vote) {
+            return Err(Error::UnreadableSlots {
+                file: files.path(hard_state::KIND.name),
+                found: format!("a vote of term {vote}, older than the log's last entry {last}"),
+                consequence: hard_state::KIND.if_unreadable,
+            });
+        }
+        Ok(erase || self.cut.is_some())
+    }
+
+    fn finding(&self, options: &Options, layout: &Layout, end: &End) -> Result<Finding> {
+        let base = layout.segment_base(end.end);
+        let behind: Vec<Arc<Segment>> = self
+            .opened
+            .iter()
+            .skip(end.by_footer)
+            .map(|(segment, _)| segment)
+            .chain(&self.unopened)
+            .filter(|segment| segment.base >= base)
+            .cloned()
+            .collect();
+        let from = end.end.max(self.flushed.unwrap_or(end.end));
+        let until = from.plus(WINDOW_BYTES).plus(options.payload_bytes_max);
+        let found = look_behind(&behind, end.end, until, layout)?;
+        let later_opened = self.opened.iter().any(|(segment, _)| segment.base > base);
+        let shape = match &end.wrong {
+            Some((shape, _)) => Some(*shape),
+            // Zeros, and then something: a write in between was lost.
+            None if found.anything || later_opened || self.broken_opening => Some(Shape::Torn),
+            None => None,
+        };
+        let below = self.flushed.is_none_or(|flushed| end.end < flushed);
+        Ok(match shape {
+            None if self.flushed.is_some() && below => Finding::EndsBelowFlushed,
+            None => Finding::Nothing,
+            Some(_) if below => Finding::DamageBelowFlushed,
+            Some(Shape::Rot) => Finding::Rot,
+            Some(Shape::Torn) if found.valid_record || later_opened => Finding::TornBeforeValid,
+            Some(Shape::Torn) => Finding::Torn,
+        })
+    }
+
+    /// Makes the files what the judgement says, and the log durable up to its end.
+    ///
+    /// In an order that lets a crash on the way leave the same judgement to the next start: later
+    /// segments go before earlier ones, and what is erased goes from its end backwards.
+    fn repair(&mut self, layout: &Layout, files: &Arc<dyn Files>, end: &End, erase: bool) -> Result<Vec<Arc<Segment>>> {
+        let base = layout.segment_base(end.end);
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        for (at, (segment, _)) in self.opened.iter().enumerate() {
+            match end.contents.get(at) {
+                Some(content) if segment.base <= base => {
+                    segment.set_content(content.clone());
+                    segments.push(Arc::clone(segment));
+                }
+                _ => self.remove.push(segment::file_name(segment.base)),
+            }
+        }
+        if erase {
+            let (kept, gone) = std::mem::take(&mut self.unopened).into_iter().partition(|other| other.base <= base);
+            self.unopened = kept;
+            self.remove.extend(gone.iter().map(|segment: &Arc<Segment>| segment::file_name(segment.base)));
+        }
+        let open = segments.last().filter(|segment| segment.base == base).cloned();
+        if erase
+            && self.cut.is_none()
+            && let Some(open) = &open
+        {
+            keep_aside(&**files, open, end.end, &mut self.report, end.found());
+        }
+        self.remove.sort();
+        self.remove.reverse();
+        self.remove.dedup();
+        files.remove(&self.remove)?;
+        if erase {
+            if let Some(open) = &open {
+                let empty = open.content().last.is_none();
+                if empty {
+                    // A segment whose first record is cut is as good as new.
+                    let content = Content { opening: None, ..open.content().clone() };
+                    open.set_content(content);
+                }
+                erase_behind(layout, open, end.end, !empty)?;
+            }
+            for segment in self.unopened.iter().filter(|segment| segment.base == base) {
+                erase_behind(layout, segment, base.plus(segment::HEADER_BYTES), false)?;
+            }
+        }
+        rewrite_tail(&segments, self.flushed.unwrap_or(self.start.position), end.end)?;
+        complete_footers(&segments, layout)?;
+        Ok(segments)
+    }
+
+    /// Adds the segment the log goes on in, and maps the newest ones.
+    fn complete_segments(
+        &mut self,
+        options: &Options,
+        layout: &Layout,
+        end: &End,
+        preparer: &Preparer,
+        segments: &mut Vec<Arc<Segment>>,
+    ) -> Result<()> {
+        let base = layout.segment_base(end.end);
+        let open_exists = segments.last().is_some_and(|last| last.base == base);
+        for segment in std::mem::take(&mut self.unopened) {
+            if segment.base == base && !open_exists {
+                segments.push(segment);
+            } else {
+                // At most one lies further on; another one than the next is replaced when it is needed.
+                preparer.adopt(segment.base, Arc::clone(&segment.region));
+            }
+        }
+        if segments.last().is_none_or(|last| last.base != base) {
+            segments.push(Arc::new(Segment::empty(layout, base, preparer.take(base)?)));
+        }
+        for (newer, segment) in segments.iter().rev().enumerate() {
+            if newer < options.maps_hot {
+                segment.region.warm().map_err(|e| Error::io("mapping", segment.region.path(), e))?;
+            } else {
+                segment.region.cool();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the small files and puts the log together.
+    #[expect(clippy::too_many_arguments, reason = "takes everything that the steps before made")]
+    fn finish(
+        mut self,
+        options: Options,
+        layout: Layout,
+        files: Arc<dyn Files>,
+        now: Evidence,
+        end: End,
+        preparer: Preparer,
+        segments: Vec<Arc<Segment>>,
+    ) -> Result<Recovery> {
+        let purged = self.small.purged;
+        let committed_hint = self.hints.and_then(|hints| hints.committed);
+        let (committed, committed_end) = clamp_committed(&segments, committed_hint, end.last, purged, end.end)?;
+        let applied = self.hints.and_then(|hints| hints.applied);
+        let hints = Hints { flushed_end: end.end, committed, applied, cut: None };
+        let progress = match self.small.progress {
+            Some(mut progress) => {
+                progress.save(hints)?;
+                progress
+            }
+            None => Progress::create(&*files, hints)?,
+        };
+        let reset = purged.is_some_and(|purged| purged.reset);
+        let purged = purged.map(|purged| Purged { reset: false, ..purged });
+        if let Some(purged) = purged.filter(|_| reset) {
+            self.small.purged_file.save(purged)?;
+        }
+        self.small.node.mark_running(&options, now)?;
+        if self.noted {
+            files.remove(&[LATCH_NOTE.to_owned()])?;
+        }
+        for line in &self.report {
+            tracing::warn!(dir = %options.dir.display(), "{line}");
+        }
+
+        let open = Arc::clone(segments.last().expect("the open segment was added"));
+        let first_held = segments.first().and_then(|segment| segment.first_index()).unwrap_or(LogIndex::ZERO);
+        let first = purged.map_or(first_held, |purged| purged.id.index.next());
+        let state = State {
+            segments,
+            tail: Default::default(),
+            tail_bytes: 0,
+            purged: purged.map(|purged| purged.id),
+            first,
+            last: end.last,
+            end: end.end,
+            written_next: end.last.map_or(first, |last| last.index.next()),
+            flushed_end: end.end,
+            committed,
+            committed_end,
+            epoch: 0,
+            vote: self.small.vote,
+            resume: None,
+            applied,
+        };
+        let identity = self.small.node.identity();
+        let (store_uuid, start_counter) = (identity.store_uuid, identity.start_counter);
+        let log = Arc::new(Log::new(options, layout, files, state));
+        let small_files = SmallFiles {
+            node: self.small.node,
+            hard_state: self.small.hard_state,
+            purged_file: self.small.purged_file,
+            purged,
+        };
+        let End { end, chain, last, .. } = end;
+        Ok(Recovery {
+            log,
+            start: Start { segment: open, end, chain, last, preparer, files: small_files, progress },
+            stop: self.stop,
+            vote: self.small.vote,
+            store_uuid,
+            start_counter,
+            report: self.report,
+        })
+    }
+}
+
+impl End {
+    /// What stands at the end, for messages.
+    fn found(&self) -> &str {
+        self.wrong.as_ref().map_or("zeros", |(_, text)| text)
+    }
+}
+
+/// Reads the opened segments: footers of the older ones, every record of the newest two and of all
+/// that are not proven to be on disk.
 fn read_opened(
     opened: &[(Arc<Segment>, Opening)],
+    proven: LogPosition,
     cut: Option<LogPosition>,
     layout: &Layout,
 ) -> Result<(Vec<Content>, Option<Walk>)> {
@@ -667,7 +790,8 @@ fn read_opened(
     let newest = opened.len().saturating_sub(SCANNED);
     for (at, (segment, opening)) in opened.iter().enumerate().take(newest) {
         let holds_cut = cut.is_some_and(|cut| layout.segment_base(cut) == segment.base);
-        let content = if holds_cut { None } else { segment.read_footer(layout, *opening)? };
+        let in_window = layout.next_base(segment.base) > proven;
+        let content = if holds_cut || in_window { None } else { segment.read_footer(layout, *opening)? };
         // Without a footer its records are read like those of the newest.
         let Some(content) = content else { break };
         if let Some((next, next_opening)) = opened.get(at + 1) {
@@ -683,50 +807,6 @@ fn read_opened(
     let rest = &opened[sealed.len()..];
     let walk = if rest.is_empty() { None } else { Some(walk(rest, before, cut, layout)?) };
     Ok((sealed, walk))
-}
-
-#[expect(clippy::too_many_arguments, reason = "the whole evidence for one judgement")]
-fn judge(
-    opened: &[(Arc<Segment>, Opening)],
-    unopened: &[Arc<Segment>],
-    sealed: usize,
-    end: LogPosition,
-    flushed: Option<LogPosition>,
-    wrong: Option<&(Shape, String)>,
-    broken_opening: Option<LogPosition>,
-    layout: &Layout,
-    stop: StopClass,
-) -> Result<Finding> {
-    let base = layout.segment_base(end);
-    let behind: Vec<Arc<Segment>> = opened
-        .iter()
-        .skip(sealed)
-        .map(|(segment, _)| segment)
-        .chain(unopened)
-        .filter(|segment| segment.base >= base)
-        .cloned()
-        .collect();
-    // After a clean stop nothing is written behind the end; a few pages are proof enough.
-    let window = if stop == StopClass::Clean { 1 << 20 } else { WINDOW_BYTES };
-    let from = end.max(flushed.unwrap_or(end));
-    let until = from.plus(window).plus(layout.segment_bytes);
-    let found = look_behind(&behind, end, until, layout)?;
-    let later_opened = opened.iter().any(|(segment, _)| segment.base > base);
-    let shape = match wrong {
-        Some((shape, _)) => Some(*shape),
-        // Zeros, and then something: a write in between was lost.
-        None if found.anything || later_opened || broken_opening.is_some() => Some(Shape::Torn),
-        None => None,
-    };
-    let below = flushed.is_none_or(|flushed| end < flushed);
-    Ok(match shape {
-        None if flushed.is_some() && below => Finding::EndsBelowFlushed,
-        None => Finding::Nothing,
-        Some(_) if below => Finding::DamageBelowFlushed,
-        Some(Shape::Rot) => Finding::Rot,
-        Some(Shape::Torn) if found.valid_record || later_opened => Finding::TornBeforeValid,
-        Some(Shape::Torn) => Finding::Torn,
-    })
 }
 
 /// Turns a decision into "go on, and erase what is behind the end or not", or into a refusal.
@@ -867,5 +947,44 @@ fn committed_end_of(segments: &[Arc<Segment>], id: LogId, end: LogPosition) -> R
     match holder {
         Some(segment) => Ok(segment.find(id.index, LogPosition::ZERO)?.end()),
         None => Ok(end),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Walks the first segment of a disk from any record on.
+    pub(crate) struct Walker {
+        segment: Arc<Segment>,
+        chains: Vec<u32>,
+        layout: Layout,
+    }
+
+    impl Walker {
+        pub(crate) fn new(files: &dyn Files, options: &Options) -> Self {
+            let (_, layout) = options.clone().check().unwrap();
+            let base = LogPosition::ZERO;
+            let segment = Arc::new(Segment::empty(&layout, base, files.open(&segment::file_name(base)).unwrap()));
+            let OpeningFound::Opening(opening) = segment.read_opening(&layout).unwrap() else { panic!() };
+            let walk = walk(&[(Arc::clone(&segment), opening)], None, None, &layout).unwrap();
+            let mut cursor = segment.cursor(4096, walk.end, LogPosition::ZERO, 1 << 20);
+            let mut chains = Vec::new();
+            while let Some(header) = cursor.header().unwrap() {
+                chains.push(header.chain);
+                cursor.skip(&header);
+            }
+            Self { segment, chains, layout }
+        }
+
+        /// Where the log ends if it is read from entry `index` on.
+        pub(crate) fn end_from(&self, index: u64, start: LogPosition) -> LogPosition {
+            let opening = Opening {
+                first_index: LogIndex::new(index),
+                first_offset: u32::try_from(start.get()).unwrap(),
+                chain: self.chains[usize::try_from(index).unwrap()],
+            };
+            walk(&[(Arc::clone(&self.segment), opening)], None, None, &self.layout).unwrap().end
+        }
     }
 }

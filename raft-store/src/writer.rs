@@ -88,11 +88,11 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds an operation. After a close it is dropped, and with it what it would have answered.
-    pub(crate) fn push(&self, op: Op) {
+    /// Adds an operation. After a close it is dropped instead, and with it what it would have answered.
+    pub(crate) fn push(&self, op: Op) -> bool {
         let mut state = self.state.lock();
         if state.closed {
-            return;
+            return false;
         }
         if let Op::Write(write) = &op {
             state.bytes += write.records.iter().map(Record::stored_bytes).sum::<u64>();
@@ -101,6 +101,7 @@ impl Queue {
         if state.ops.len() == 1 {
             self.filled.notify_one();
         }
+        true
     }
 
     /// Waits until no more than `bytes_max` bytes wait.

@@ -151,6 +151,11 @@ impl SimulatedDisk {
         image.durable = image.live.clone();
     }
 
+    /// Changes what is read, and no more than that.
+    pub(crate) fn damage_live(&self, name: &str, change: impl FnOnce(&mut [u8])) {
+        change(&mut self.files.lock()[name].image.lock().live);
+    }
+
     pub(crate) fn forget(&self, name: &str) {
         self.files.lock().remove(name);
     }
