@@ -2,7 +2,7 @@
 //!
 //! Brokers register with every name server; clients ask any of them. Name servers do not know each other and keep
 //! nothing on disk: one that starts is complete once every broker has registered, within one registration interval.
-//! [`route_table`] decides what a client gets to see; [`processor`] turns requests into calls of it; [`liveness`]
+//! `route_table` decides what a client gets to see; `processor` turns requests into calls of it; `liveness`
 //! removes who is no longer heard of.
 #![warn(missing_docs)]
 

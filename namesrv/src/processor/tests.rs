@@ -118,7 +118,9 @@ fn register(member: u64, term: u64, leader: u64, counter: i64, topics: &[(&str, 
 
 fn show(answer: &RemotingCommand) -> String {
     let ext: Vec<_> = answer.ext.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    format!("{} {} [{}] {}\n", answer.code, answer.remark.as_deref().unwrap_or("-"), ext.join(" "), body(answer))
+    let text =
+        format!("{} {} [{}] {}", answer.code, answer.remark.as_deref().unwrap_or("-"), ext.join(" "), body(answer));
+    format!("{}\n", text.trim_end())
 }
 
 fn check(processor: &Processor, request: &RemotingCommand, expected: Expect) {
@@ -135,23 +137,23 @@ fn raft_group_is_routed_to_its_leader_and_all_its_replicas() {
     check(
         &processor,
         &register(1, 7, 2, 3, &[("T", 4)]),
-        expect![[r"
-        0 - [haServerAddr=10.0.0.1:10912 masterAddr=10.0.0.1:10911] 
-    "]],
+        expect![[r#"
+            0 - [haServerAddr=10.0.0.1:10912 masterAddr=10.0.0.1:10911]
+        "#]],
     );
     check(
         &processor,
         &register(2, 7, 2, 3, &[("T", 4), ("C", 1)]),
-        expect![[r"
-        0 - [] 
-    "]],
+        expect![[r#"
+            0 - []
+        "#]],
     );
     check(
         &processor,
         &register(3, 7, 2, 3, &[]),
-        expect![[r"
-        0 - [haServerAddr=10.0.0.2:10912 masterAddr=10.0.0.2:10911] 
-    "]],
+        expect![[r#"
+            0 - [haServerAddr=10.0.0.2:10912 masterAddr=10.0.0.2:10911]
+        "#]],
     );
     check(
         &processor,
@@ -198,9 +200,9 @@ fn increment_without_its_base_asks_for_the_whole_table() {
     check(
         &processor,
         &increment,
-        expect![[r"
-        0 - [gantryWholeTable=true] 
-    "]],
+        expect![[r#"
+            0 - [gantryWholeTable=true]
+        "#]],
     );
 }
 
@@ -211,9 +213,9 @@ fn order_conf_of_a_topic_is_in_its_route_and_in_answers_to_brokers() {
     check(
         &processor,
         &get(RequestCode::PUT_KV_CONFIG, &value),
-        expect![[r"
-        0 - [] 
-    "]],
+        expect![[r#"
+            0 - []
+        "#]],
     );
     check(
         &processor,
@@ -227,9 +229,9 @@ fn order_conf_of_a_topic_is_in_its_route_and_in_answers_to_brokers() {
     check(
         &processor,
         &get(RequestCode::GET_KV_CONFIG, &value[..2]),
-        expect![[r"
-        0 - [value=broker-a:4] 
-    "]],
+        expect![[r#"
+            0 - [value=broker-a:4]
+        "#]],
     );
     check(
         &processor,
@@ -242,16 +244,16 @@ fn order_conf_of_a_topic_is_in_its_route_and_in_answers_to_brokers() {
     check(
         &processor,
         &get(RequestCode::GET_KV_CONFIG, &value[..2]),
-        expect![[r"
-        22 No config item, Namespace: ORDER_TOPIC_CONFIG Key: T [] 
-    "]],
+        expect![[r#"
+            22 No config item, Namespace: ORDER_TOPIC_CONFIG Key: T []
+        "#]],
     );
     check(
         &processor,
         &get(RequestCode::GET_KVLIST_BY_NAMESPACE, &value[..1]),
-        expect![[r"
-        22 No config item, Namespace: ORDER_TOPIC_CONFIG [] 
-    "]],
+        expect![[r#"
+            22 No config item, Namespace: ORDER_TOPIC_CONFIG []
+        "#]],
     );
 }
 
@@ -263,26 +265,26 @@ fn write_perm_is_wiped_and_given_back() {
     check(
         &processor,
         &get(RequestCode::WIPE_WRITE_PERM_OF_BROKER, &broker),
-        expect![[r"
-        0 - [wipeTopicCount=2] 
-    "]],
+        expect![[r#"
+            0 - [wipeTopicCount=2]
+        "#]],
     );
     let route = get(RequestCode::GET_ROUTEINFO_BY_TOPIC, &[("topic", "T")]);
     assert!(body(&ask(&processor, &route)).contains(r#""perm":4"#));
     check(
         &processor,
         &get(RequestCode::ADD_WRITE_PERM_OF_BROKER, &broker),
-        expect![[r"
-        0 - [addTopicCount=2] 
-    "]],
+        expect![[r#"
+            0 - [addTopicCount=2]
+        "#]],
     );
     assert!(body(&ask(&processor, &route)).contains(r#""perm":6"#));
     check(
         &processor,
         &get(RequestCode::ADD_WRITE_PERM_OF_BROKER, &[("brokerName", "none")]),
-        expect![[r"
-        0 - [addTopicCount=0] 
-    "]],
+        expect![[r#"
+            0 - [addTopicCount=0]
+        "#]],
     );
 }
 
@@ -319,19 +321,18 @@ fn settings_are_shown_and_not_changed() {
     check(
         &processor,
         &get(RequestCode::GET_NAMESRV_CONFIG, &[]),
-        expect![[r"
-        0 - [] brokerSilentMaxMillis=120000
-        listenAddress=127.0.0.1:9876
-        listenPort=9876
-
-    "]],
+        expect![[r#"
+            0 - [] brokerSilentMaxMillis=120000
+            listenAddress=127.0.0.1:9876
+            listenPort=9876
+        "#]],
     );
     check(
         &processor,
         &get(RequestCode::UPDATE_NAMESRV_CONFIG, &[]).with_body("a=b\n"),
-        expect![[r"
-        16 the settings of this name server cannot be changed while it runs: start it again with other ones [] 
-    "]],
+        expect![[r#"
+            16 the settings of this name server cannot be changed while it runs: start it again with other ones []
+        "#]],
     );
 }
 
@@ -342,9 +343,9 @@ fn damaged_or_senseless_registrations_change_nothing() {
     check(
         &processor,
         &good.clone().with_ext("bodyCrc32", 12345),
-        expect![[r"
-        1 crc32 not match [] 
-    "]],
+        expect![[r#"
+            1 crc32 not match []
+        "#]],
     );
     let mut plain = good.clone();
     plain.ext.remove("gantryNode");
@@ -352,16 +353,16 @@ fn damaged_or_senseless_registrations_change_nothing() {
     check(
         &processor,
         &plain.clone().with_ext("brokerId", -1),
-        expect![[r"
-        1 broker ids are not negative [] 
-    "]],
+        expect![[r#"
+            1 broker ids are not negative []
+        "#]],
     );
     check(
         &processor,
         &plain,
-        expect![[r"
-        1 field brokerId is missing [] 
-    "]],
+        expect![[r#"
+            1 field brokerId is missing []
+        "#]],
     );
     assert_eq!(ask(&processor, &good.with_body("{")).code, 1);
     check(

@@ -36,7 +36,6 @@ impl World {
                     write!(self.out, " {topic}:{}", queues.join("+")).unwrap();
                 }
             }
-            self.out.push_str("; ");
         }
         self.out.push('\n');
     }
@@ -113,10 +112,10 @@ fn check(script: &str, expected: Expect) {
 fn leader_is_id_0_and_the_others_keep_their_numbers() {
     check(
         "1@a t5 l2; 2@b t5 l2 v1 T:4; 3@c t5 l2; show; 3@c t6 l3 v1 T:4; show",
-        expect![[r"
-            b 0=b 1=a 3=c T:4/6; 
-            b 0=c 1=a 2=b T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=b 1=a 3=c T:4/6
+            b 0=c 1=a 2=b T:4/6
+        "#]],
     );
 }
 
@@ -125,11 +124,11 @@ fn highest_term_wins_whoever_tells_it_and_in_whatever_order() {
     // A follower tells the new term before the new leader registers; the old leader is late with the old term.
     check(
         "1@a t5 l1 v1 T:4; 2@b t5 l1; 3@c t5 l1; show; 2@b t6 l3; show; 1@a t5 l1 v1 T:4; show",
-        expect![[r"
-            b 0=a 2=b 3=c T:4/6; 
-            b 0=c 1=a 2=b T:4/6; 
-            b 0=c 1=a 2=b T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=a 2=b 3=c T:4/6
+            b 0=c 1=a 2=b T:4/6
+            b 0=c 1=a 2=b T:4/6
+        "#]],
     );
 }
 
@@ -137,10 +136,10 @@ fn highest_term_wins_whoever_tells_it_and_in_whatever_order() {
 fn member_that_knows_no_leader_changes_nothing_but_its_own_entry() {
     check(
         "1@a t5 l1 v1 T:4; 2@b t9 l-; show; 2@d t9 l-; show",
-        expect![[r"
-            b 0=a 2=b T:4/6; 
-            b 0=a 2=d T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=a 2=b T:4/6
+            b 0=a 2=d T:4/6
+        "#]],
     );
 }
 
@@ -148,9 +147,9 @@ fn member_that_knows_no_leader_changes_nothing_but_its_own_entry() {
 fn second_leader_of_one_term_is_not_believed() {
     check(
         "1@a t5 l1; 2@b t5 l2; show",
-        expect![[r"
-        b 0=a 2=b; 
-    "]],
+        expect![[r#"
+            b 0=a 2=b
+        "#]],
     );
 }
 
@@ -158,11 +157,11 @@ fn second_leader_of_one_term_is_not_believed() {
 fn another_live_member_stands_in_when_the_leaders_connection_drops() {
     check(
         "1@a t5 l1 #1 v1 T:4; 2@b t5 l1 #2; 3@c t5 l1 #3; lost 1; show; 3@c t6 l3 #3; show; 1@a t6 l3 #4; show",
-        expect![[r"
-            b 0=b 3=c T:4/6; 
-            b 0=c 2=b T:4/6; 
-            b 0=c 1=a 2=b T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=b 3=c T:4/6
+            b 0=c 2=b T:4/6
+            b 0=c 1=a 2=b T:4/6
+        "#]],
     );
 }
 
@@ -170,13 +169,13 @@ fn another_live_member_stands_in_when_the_leaders_connection_drops() {
 fn stand_in_stays_while_it_lives() {
     check(
         "2@b t5 l1 #2 v1 T:4; show; 3@c t5 l1 #3; show; lost 2; show; 2@b t5 l1 #4; show; 1@a t5 l1 #1; show",
-        expect![[r"
-            b 0=b T:4/6; 
-            b 0=b 3=c T:4/6; 
-            b 0=c T:4/6; 
-            b 0=c 2=b T:4/6; 
-            b 0=a 2=b 3=c T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=b T:4/6
+            b 0=b 3=c T:4/6
+            b 0=c T:4/6
+            b 0=c 2=b T:4/6
+            b 0=a 2=b 3=c T:4/6
+        "#]],
     );
 }
 
@@ -184,9 +183,9 @@ fn stand_in_stays_while_it_lives() {
 fn old_connection_takes_nothing_along_when_a_newer_one_registered() {
     check(
         "1@a t5 l1 #1; 1@a t5 l1 #2; lost 1; show",
-        expect![[r"
-        b 0=a; 
-    "]],
+        expect![[r#"
+            b 0=a
+        "#]],
     );
 }
 
@@ -194,12 +193,12 @@ fn old_connection_takes_nothing_along_when_a_newer_one_registered() {
 fn last_address_stays_for_30_s_when_nobody_is_seen_any_more() {
     check(
         "1@a t5 l1 #1 v1 T:4; 2@b t5 l1 #2; lost 2; lost 1; show; wait 30; scan; show; wait 1; show; scan; show",
-        expect![[r"
-            b 0=a T:4/6; 
-            b 0=a T:4/6; 
+        expect![[r#"
+            b 0=a T:4/6
+            b 0=a T:4/6
             nothing
             nothing
-        "]],
+        "#]],
     );
 }
 
@@ -207,10 +206,10 @@ fn last_address_stays_for_30_s_when_nobody_is_seen_any_more() {
 fn group_that_comes_back_in_time_keeps_its_topics() {
     check(
         "1@a t5 l1 #1 v1 T:4; lost 1; wait 20; 2@b t5 l1 #2; show; wait 60; scan; show",
-        expect![[r"
-            b 0=b T:4/6; 
-            b 0=b T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=b T:4/6
+            b 0=b T:4/6
+        "#]],
     );
 }
 
@@ -218,11 +217,11 @@ fn group_that_comes_back_in_time_keeps_its_topics() {
 fn group_that_comes_back_too_late_must_bring_its_topics() {
     check(
         "1@a t5 l1 #1 v1 T:4; lost 1; wait 31; 1@a t5 l1 #2; show; 1@a t5 l1 #2 +v1 v2 U:8; 1@a t5 l1 #2 v2 T:4 U:8; show",
-        expect![[r"
-            b 0=a; 
+        expect![[r#"
+            b 0=a
             whole table wanted
-            b 0=a T:4/6 U:8/6; 
-        "]],
+            b 0=a T:4/6 U:8/6
+        "#]],
     );
 }
 
@@ -230,10 +229,10 @@ fn group_that_comes_back_too_late_must_bring_its_topics() {
 fn silent_member_is_gone_after_120_s_and_a_heartbeat_keeps_it() {
     check(
         "1@a t5 l1; 2@b t5 l1; wait 100; seen a; wait 21; scan; show; wait 120; scan; show",
-        expect![[r"
-            b 0=a; 
-            b 0=a; 
-        "]],
+        expect![[r#"
+            b 0=a
+            b 0=a
+        "#]],
     );
 }
 
@@ -241,9 +240,9 @@ fn silent_member_is_gone_after_120_s_and_a_heartbeat_keeps_it() {
 fn leaving_member_is_gone_at_once() {
     check(
         "1@a t5 l1; 2@b t5 l1; leave a; show",
-        expect![[r"
-        b 0=b; 
-    "]],
+        expect![[r#"
+            b 0=b
+        "#]],
     );
 }
 
@@ -251,9 +250,9 @@ fn leaving_member_is_gone_at_once() {
 fn replaced_member_does_not_show_its_address_twice() {
     check(
         "1@a t5 l1; 2@b t5 l1; 4@b t5 l1; show",
-        expect![[r"
-        b 0=a 4=b; 
-    "]],
+        expect![[r#"
+            b 0=a 4=b
+        "#]],
     );
 }
 
@@ -261,12 +260,12 @@ fn replaced_member_does_not_show_its_address_twice() {
 fn topics_come_from_the_leader_and_only_move_forward() {
     check(
         "1@a t5 l1 v3 T:4 U:4; 2@b t5 l1 v9 X:1; show; 1@a t5 l1 v2 T:4; show; 1@a t5 l1 v4 T:8; show; 2@b t6 l2 v4 T:8; show",
-        expect![[r"
-            b 0=a 2=b T:4/6 U:4/6; 
-            b 0=a 2=b T:4/6 U:4/6; 
-            b 0=a 2=b T:8/6; 
-            b 0=b 1=a T:8/6; 
-        "]],
+        expect![[r#"
+            b 0=a 2=b T:4/6 U:4/6
+            b 0=a 2=b T:4/6 U:4/6
+            b 0=a 2=b T:8/6
+            b 0=b 1=a T:8/6
+        "#]],
     );
 }
 
@@ -274,9 +273,9 @@ fn topics_come_from_the_leader_and_only_move_forward() {
 fn deposed_leader_cannot_bring_topics_back() {
     check(
         "1@a t5 l1 v3 T:4; 2@b t6 l2 v4; 1@a t5 l1 v9 T:4 U:4; show",
-        expect![[r"
-            b 0=b 1=a; 
-        "]],
+        expect![[r#"
+            b 0=b 1=a
+        "#]],
     );
 }
 
@@ -284,10 +283,10 @@ fn deposed_leader_cannot_bring_topics_back() {
 fn follower_lends_its_topics_until_a_leader_speaks() {
     check(
         "2@b t5 l1 v2 T:4; show; 1@a t5 l1 v1 U:4; show",
-        expect![[r"
-            b 0=b T:4/6; 
-            b 0=a 2=b U:4/6; 
-        "]],
+        expect![[r#"
+            b 0=b T:4/6
+            b 0=a 2=b U:4/6
+        "#]],
     );
 }
 
@@ -295,12 +294,12 @@ fn follower_lends_its_topics_until_a_leader_speaks() {
 fn increment_is_taken_only_on_the_table_it_was_made_for() {
     check(
         "1@a t5 l1 +v0 v1 T:4; 1@a t5 l1 v1 T:4; 1@a t5 l1 +v1 v2 U:8; show; 1@a t5 l1 +v3 v4 X:1; 1@a t5 l1 +v1 v2 U:8; show",
-        expect![[r"
+        expect![[r#"
             whole table wanted
-            b 0=a T:4/6 U:8/6; 
+            b 0=a T:4/6 U:8/6
             whole table wanted
-            b 0=a T:4/6 U:8/6; 
-        "]],
+            b 0=a T:4/6 U:8/6
+        "#]],
     );
 }
 
@@ -308,12 +307,12 @@ fn increment_is_taken_only_on_the_table_it_was_made_for() {
 fn wiped_write_perm_lasts_until_the_table_changes() {
     check(
         "1@a t5 l1 v1 T:4; wipe; show; 1@a t5 l1 v1 T:4; show; add; show; wipe; 1@a t5 l1 v2 T:4; show",
-        expect![[r"
-            b 0=a T:4/4; 
-            b 0=a T:4/4; 
-            b 0=a T:4/6; 
-            b 0=a T:4/6; 
-        "]],
+        expect![[r#"
+            b 0=a T:4/4
+            b 0=a T:4/4
+            b 0=a T:4/6
+            b 0=a T:4/6
+        "#]],
     );
 }
 
@@ -321,10 +320,10 @@ fn wiped_write_perm_lasts_until_the_table_changes() {
 fn deleted_topic_stays_away_until_the_table_changes() {
     check(
         "1@a t5 l1 v1 T:4 U:4; delete T; show; 1@a t5 l1 v1 T:4 U:4; show",
-        expect![[r"
-            b 0=a U:4/6; 
-            b 0=a U:4/6; 
-        "]],
+        expect![[r#"
+            b 0=a U:4/6
+            b 0=a U:4/6
+        "#]],
     );
 }
 
@@ -332,12 +331,12 @@ fn deleted_topic_stays_away_until_the_table_changes() {
 fn plain_brokers_are_shown_as_they_register() {
     check(
         "p0@a s1 v1 T:4 #1; p1@b s1 v1 X:1 #2; show; lost 1; show; p0@b s1 v1 T:4 #2; show; lost 2; show",
-        expect![[r"
-            b 0=a 1=b T:4/6; 
-            b 1=b T:4/6; 
-            b 0=b T:4/6; 
+        expect![[r#"
+            b 0=a 1=b T:4/6
+            b 1=b T:4/6
+            b 0=b T:4/6
             nothing
-        "]],
+        "#]],
     );
 }
 
@@ -345,11 +344,11 @@ fn plain_brokers_are_shown_as_they_register() {
 fn older_plain_broker_does_not_take_an_id() {
     check(
         "p0@a s2 v1 T:4; p0@b s1 v9 T:8; show; p0@b s3 v9 T:8; show",
-        expect![[r"
+        expect![[r#"
             refused: another broker holds this id with a newer state version
-            b 0=a T:4/6; 
-            b 0=b T:8/6; 
-        "]],
+            b 0=a T:4/6
+            b 0=b T:8/6
+        "#]],
     );
 }
 
@@ -357,11 +356,11 @@ fn older_plain_broker_does_not_take_an_id() {
 fn plain_broker_cannot_take_the_name_of_a_live_raft_group() {
     check(
         "1@a t5 l1 #1; p0@x s1 v1 T:1; show; lost 1; p0@x s1 v1 T:1; show; 1@a t6 l1; show",
-        expect![[r"
+        expect![[r#"
             refused: a raft group has this broker name
-            b 0=a; 
-            b 0=x T:1/6; 
-            b 0=a; 
-        "]],
+            b 0=a
+            b 0=x T:1/6
+            b 0=a
+        "#]],
     );
 }
