@@ -609,5 +609,6 @@ fn a_dump_shows_what_is_there_and_what_is_damaged() {
           4160 entry 7-1 normal 5 bytes
           4288 entry 7-2 normal 5 bytes DAMAGED
           4416 zeros
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
