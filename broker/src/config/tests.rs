@@ -1,3 +1,5 @@
+//! What a file may say, and what it is told when it is wrong.
+
 use std::path::Path;
 
 use super::*;

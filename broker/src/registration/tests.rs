@@ -1,3 +1,5 @@
+//! What name servers are told, and when.
+
 use std::net::SocketAddr;
 
 use protocol::{RemotingCommand, RequestCode, ResponseCode, TopicName};

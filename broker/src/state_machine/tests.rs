@@ -1,3 +1,5 @@
+//! The state machine over a log in memory: tables of commands, replay, checkpoints, files harmed and built again.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

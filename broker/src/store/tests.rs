@@ -1,3 +1,5 @@
+//! Queue files, index, pulls and searches.
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
