@@ -18,11 +18,22 @@ use raft_store::{ClusterId, FlushMode, Member};
 use remoting::{Channel, ChannelOptions, Connection, Handler, Responder, Server, ServerHandle};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{MutexGuard, Notify};
 
 pub(crate) const CLUSTER: &str = "DefaultCluster";
 pub(crate) const BROKER: &str = "broker-a";
 const CLUSTER_ID: [u8; 16] = [7; 16];
+
+/// Clocks for a machine that is busy with other things: nothing here waits for them, since a node that stops is seen
+/// to be gone.
+const TIMING: Timing = Timing {
+    heartbeat_interval: Duration::from_millis(200),
+    election_timeout_min: Duration::from_millis(1_500),
+    election_timeout_max: Duration::from_millis(2_500),
+};
+
+/// Clusters of several nodes run one after the other, or they starve each other of time.
+static SEVERAL_NODES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Longer than anything here takes; a test that needs it has failed.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -42,6 +53,7 @@ pub(crate) struct Node {
 pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<u64, Node>,
     members: BTreeMap<u64, Member>,
+    _alone: Option<MutexGuard<'static, ()>>,
     /// Ports of nodes that were not started yet: peers and clients.
     ports: BTreeMap<u64, (TcpListener, std::net::TcpListener)>,
 }
@@ -63,6 +75,7 @@ impl Cluster {
 
     /// Starts the first `running` nodes of a group with `size` members and waits until it serves.
     pub(crate) async fn start_some(size: u64, running: u64) -> Self {
+        let alone = if size > 1 { Some(SEVERAL_NODES.lock().await) } else { None };
         let mut ports = BTreeMap::new();
         let mut members = BTreeMap::new();
         for id in 1..=size {
@@ -76,7 +89,7 @@ impl Cluster {
             members.insert(id, member);
             ports.insert(id, (peers, clients));
         }
-        let mut cluster = Self { nodes: BTreeMap::new(), members, ports };
+        let mut cluster = Self { nodes: BTreeMap::new(), members, _alone: alone, ports };
         for id in 1..=running {
             cluster.start_node(id).await;
         }
@@ -155,7 +168,7 @@ impl Node {
             preferred_leader: None,
             restarted: false,
             started: tokio::time::Instant::now(),
-            timing: Timing::default(),
+            timing: TIMING,
             propose_timeout: Duration::from_secs(3),
         };
         let raft = GroupRaft::start(options, &hub, opened.storage, store.state_machine).await.unwrap();
