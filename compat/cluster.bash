@@ -13,16 +13,23 @@ gantry_binary() { # [BIN]
   realpath "$binary"
 }
 
-# Starts `gantry dev ARGS…` and waits until it says that it runs; sets cluster_pid and namesrv.
-start_cluster() { # BIN ARGS…
-  local binary=$1; shift
-  "$binary" dev --json "$@" >"$work/dev.json" 2>"$work/dev.log" </dev/null &
-  cluster_pid=$!
-  for _ in $(seq 300); do
-    namesrv=$(grep -o '"namesrv": *"[^"]*"' "$work/dev.json" | head -n 1 | sed 's/.*: *"//; s/"$//' || true)
-    [ -n "$namesrv" ] && return
-    if ! kill -0 "$cluster_pid" 2>/dev/null; then break; fi
-    sleep 0.1
+# Starts `gantry dev ARGS…` and waits until it says that it runs; sets cluster_pid and namesrv. Without a base port it
+# takes one below those that the kernel hands out, and another if something listens there.
+start_cluster() { # BIN BASE_PORT ARGS…
+  local binary=$1 base_port=$2 tries=1 port; shift 2
+  [ -n "$base_port" ] || tries=5
+  while [ $tries -gt 0 ]; do
+    tries=$((tries - 1))
+    port=${base_port:-$((12000 + RANDOM % 180 * 100))}
+    "$binary" dev --json --base-port "$port" "$@" >"$work/dev.json" 2>"$work/dev.log" </dev/null &
+    cluster_pid=$!
+    for _ in $(seq 300); do
+      namesrv=$(grep -o '"namesrv": *"[^"]*"' "$work/dev.json" | head -n 1 | sed 's/.*: *"//; s/"$//' || true)
+      [ -n "$namesrv" ] && return
+      if ! kill -0 "$cluster_pid" 2>/dev/null; then break; fi
+      sleep 0.1
+    done
+    grep -q 'is in use' "$work/dev.log" || break
   done
   say "gantry dev did not come up; it said:"
   cat "$work/dev.log" >&2

@@ -17,7 +17,6 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
-	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
 const (
@@ -41,7 +40,6 @@ type goSide struct {
 }
 
 func startGo(namesrvs []string, topic, group string, rate int, l *ledger) (*goSide, error) {
-	rlog.SetLogger(&retryLog{ledger: l})
 	p, err := rocketmq.NewProducer(producer.WithNameServer(namesrvs), producer.WithGroupName(group), producer.WithInstanceName(group))
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/admin"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
 const (
@@ -81,6 +82,8 @@ func main() {
 }
 
 func run(o options) (*report, error) {
+	l := newLedger()
+	rlog.SetLogger(&retryLog{ledger: l})
 	c := cluster{gantry: o.gantry, data: o.data}
 	v, err := c.awaitHealthy(recoveryLimit)
 	if err != nil {
@@ -95,7 +98,6 @@ func run(o options) (*report, error) {
 		}
 	}
 
-	l := newLedger()
 	goSide, err := startGo(namesrvs, topic, "failover_go_"+run, o.rate, l)
 	if err != nil {
 		return nil, err
