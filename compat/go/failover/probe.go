@@ -139,7 +139,8 @@ type fault struct {
 
 	// What the clients saw from this fault's start to the next one's.
 	Failed  int     `json:"failed_calls"`
-	Retried int     `json:"retried_calls"`
+	Retried int     `json:"retried_java"`
+	GoRetry int     `json:"retries_go"`
 	Long    int     `json:"calls_over_1s"`
 	Longest float64 `json:"longest_call_ms"`
 }
