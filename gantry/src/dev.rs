@@ -8,6 +8,7 @@ mod view;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -42,6 +43,10 @@ struct RunArgs {
     /// Keep the data in a temporary directory that is removed at the end
     #[arg(long, conflicts_with = "data")]
     ephemeral: bool,
+    /// Seconds for which a node that is stopped forwards requests, so that clients move away unnoticed; outside of
+    /// `gantry dev` it is 35
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=50))]
+    stop_forward: u64,
     /// Print one JSON object instead of the table, and nothing else on standard output
     #[arg(long)]
     json: bool,
@@ -126,6 +131,7 @@ fn start(args: RunArgs, format: Format) -> Result<()> {
         dir: dir.clone(),
         layout,
         json: args.json || format == Format::Json,
+        stop_forward: Duration::from_secs(args.stop_forward),
         named_dir: ephemeral.is_some() || args.data != Path::new("data/dev"),
     };
     let result = crate::runtime()?.block_on(supervisor::run(options));

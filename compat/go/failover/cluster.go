@@ -51,9 +51,14 @@ func (c cluster) command(args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// act kills, stops, starts, pauses or resumes a process and gives its name, which ends the line that is printed.
+// act kills, stops, starts, pauses or resumes a process and gives its name, which ends the line that is printed. A group
+// may lose its leader for a moment on a busy machine, so "the leader of" is asked for again.
 func (c cluster) act(args ...string) (string, error) {
 	printed, err := c.command(args...)
+	for tries := 0; err != nil && strings.Contains(err.Error(), "has no leader") && tries < 20; tries++ {
+		time.Sleep(500 * time.Millisecond)
+		printed, err = c.command(args...)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -159,7 +159,7 @@ func inflict(o options, c cluster, kind string, number int, namesrvs []string, t
 	}
 	time.Sleep(probeLead)
 	f := &fault{Kind: kind, Group: group, Started: time.Now()}
-	if f.Node, err = c.act(kind, "--leader", group); err != nil {
+	if f.Node, err = c.act(kind, "--leader", group); err != nil { // a stop returns when the process has ended
 		p.end()
 		return nil, err
 	}

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -150,30 +151,32 @@ impl Layout {
     }
 
     /// Writes the configuration of every node, always anew, so that a newer version's needs are met.
-    pub(super) fn write_configs(&self, dir: &Path) -> Result<()> {
+    pub(super) fn write_configs(&self, dir: &Path, stop_forward: Duration) -> Result<()> {
         for node in 1..=self.nodes {
             let node_dir = Self::node_dir(dir, node);
             fs::create_dir_all(&node_dir).with_context(|| format!("creating {}", node_dir.display()))?;
             let path = node_dir.join("broker.toml");
-            fs::write(&path, self.config(&node_dir, node)).with_context(|| format!("writing {}", path.display()))?;
+            fs::write(&path, self.config(&node_dir, node, stop_forward))
+                .with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(())
     }
 
-    fn config(&self, node_dir: &Path, node: u16) -> String {
+    fn config(&self, node_dir: &Path, node: u16, stop_forward: Duration) -> String {
         let namesrv = self.namesrv_addrs().iter().map(|addr| format!("\"{addr}\"")).collect::<Vec<_>>().join(", ");
         let data_dir = toml::Value::String(node_dir.join("data").display().to_string());
         let mut text = format!(
             "# Written by `gantry dev` at every start; changes are lost.\n\n\
              [cluster]\nid = \"{}\"\n\n\
              [node]\nname = \"{}\"\ndata_dir = {data_dir}\nraft_listen = \"{}\"\nhttp_listen = \"{}\"\n\
-             namesrv = [{namesrv}]\nstop_forward_time = \"2s\"\n\n\
+             namesrv = [{namesrv}]\nstop_forward_time = \"{}s\"\n\n\
              [storage]\nsegment_bytes = \"64MiB\"\nallow_unproven_filesystem = true\n\n\
              [broker]\nauto_create_topics = true\n",
             self.cluster_id,
             Self::node_name(node),
             self.raft_addr(node),
             self.http_addr(node),
+            stop_forward.as_secs(),
         );
         for group in 0..self.groups {
             let _ = write!(
@@ -226,7 +229,7 @@ mod tests {
             let layout = Layout::open(dir.path(), wanted).unwrap();
             let ports = layout.listeners();
             assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
-            layout.write_configs(dir.path()).unwrap();
+            layout.write_configs(dir.path(), Duration::from_secs(2)).unwrap();
             for node in 1..=nodes {
                 let path = Layout::node_dir(dir.path(), node).join("broker.toml");
                 let options = broker::config::Options::load(&path).unwrap();

@@ -17,7 +17,7 @@ use crate::output;
 /// The table is printed at the latest this long after the start, with whatever is known by then.
 const TABLE_TIME_MAX: Duration = Duration::from_millis(2_700);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A node forwards for two seconds and has its data to flush; after this it is killed.
+/// After it has forwarded, a node has its data to flush; after this it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 const ALL_STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -25,6 +25,8 @@ pub(super) struct Options {
     pub(super) dir: PathBuf,
     pub(super) layout: Layout,
     pub(super) json: bool,
+    /// How long a stopped node forwards requests before it ends.
+    pub(super) stop_forward: Duration,
     /// Commands in a second terminal must name the directory.
     pub(super) named_dir: bool,
 }
@@ -90,7 +92,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(options: Options) -> Result<Self> {
-        options.layout.write_configs(&options.dir)?;
+        options.layout.write_configs(&options.dir, options.stop_forward)?;
         let log = |name: &str| options.dir.join("log").join(format!("{name}.log"));
         let mut children = Vec::new();
         for (number, addr) in (1..).zip(options.layout.namesrv_addrs()) {
@@ -166,7 +168,7 @@ impl Cluster {
             }
             _ if !running => bail!("{name} does not run"),
             Action::Kill => child.kill().await?,
-            Action::Stop => child.stop(STOP_TIME_MAX).await?,
+            Action::Stop => child.stop(STOP_TIME_MAX + self.options.stop_forward).await?,
             Action::Pause => child.pause()?,
             Action::Resume => child.resume()?,
         }
