@@ -3,7 +3,7 @@
 //! | Request | Answer |
 //! | --- | --- |
 //! | `GET /health/live` | 200 while the process can do its work at all; 503 once its storage has failed |
-//! | `GET /health/ready` | 200 when every group here has a leader and can be served through this node, else 503 and why |
+//! | `GET /health/ready` | 200 when a name server knows the node and every group here has a leader, else 503 and why |
 //! | `GET /v1/status` | [`NodeStatus`] |
 //! | `POST /v1/groups/{group}/transfer-leader?to=NODE` | hands leadership over, from the leader's node only |
 //! | `GET /metrics` | Prometheus text |

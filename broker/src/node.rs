@@ -48,6 +48,8 @@ const FAILED_HAND_OVER_TIME_MAX: Duration = Duration::from_secs(2);
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
 /// Putting consumer offsets into the log takes at most this long.
 const OFFSETS_TIME_MAX: Duration = Duration::from_secs(1);
+/// HTTP requests in flight are answered within this time.
+const HTTP_TIME_MAX: Duration = Duration::from_secs(1);
 /// When the whole cluster stops, a node helps the others to commit their last entries for so long.
 const LAST_ENTRIES_TIME: Duration = Duration::from_millis(300);
 
@@ -365,18 +367,20 @@ impl Node {
         futures::future::join_all(self.shared.groups.iter().map(|group| group.hand_over())).await;
     }
 
-    async fn close(self) {
+    async fn close(mut self) {
         self.registration.stop().await;
+        // Held pulls are answered while the servers wait for what is in flight.
         let servers = self.client_servers.into_iter().map(|server| server.shutdown(DRAIN_TIME_MAX));
-        futures::future::join_all(servers).await;
+        let groups = self.shared.groups.iter().map(|group| group.quiesce());
+        futures::join!(futures::future::join_all(servers), futures::future::join_all(groups));
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
         futures::future::join_all(self.shared.groups.iter().map(|group| group.close())).await;
         self.hub.shutdown().await;
         self.http_stop.cancel();
-        if let Err(error) = self.http.await {
-            tracing::warn!(%error, "http did not end cleanly");
+        if tokio::time::timeout(HTTP_TIME_MAX, &mut self.http).await.is_err() {
+            self.http.abort();
         }
     }
 }

@@ -147,6 +147,12 @@ impl RegistrationHandle {
         any
     }
 
+    /// Whether any name server has ever confirmed anything.
+    #[must_use]
+    pub fn was_registered(&self) -> bool {
+        self.servers.iter().any(|server| server.state.borrow().confirmed > 0)
+    }
+
     /// How registration goes, by name server.
     #[must_use]
     pub fn status(&self) -> Vec<NameServerStatus> {

@@ -32,7 +32,8 @@ pub(crate) struct BrokerArgs {
 pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
     logging::start(&args.log)?;
     let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
-    crate::runtime()?.block_on(async {
+    let runtime = crate::runtime()?;
+    let result = runtime.block_on(async {
         let mut stop = StopSignal::new(args.stop_with_stdin)?;
         let start = StartOptions { bootstrap: args.bootstrap, started };
         let node = tokio::select! {
@@ -56,7 +57,10 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
         };
         node.stop(kind, again).await;
         Ok(())
-    })
+    });
+    // A thread that hangs in a broken disk must not keep a dead node's ports open.
+    runtime.shutdown_background();
+    result
 }
 
 fn explain(error: StartError) -> anyhow::Error {

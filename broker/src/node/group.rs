@@ -258,10 +258,16 @@ impl NodeGroup {
         }
     }
 
+    /// Answers what is held and takes no more work.
+    pub(super) async fn quiesce(&self) {
+        if let Some(running) = self.running() {
+            running.group.shutdown().await;
+        }
+    }
+
     /// Stops the replica, writes everything and marks the data as clean.
     pub(super) async fn close(&self) {
         let Some(running) = self.running() else { return };
-        running.group.shutdown().await;
         running.sequencer.shutdown().await;
         running.raft.shutdown().await;
         if let Err(error) = running.control.stop().await {

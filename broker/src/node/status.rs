@@ -17,7 +17,11 @@ impl Admin for Shared {
     fn status(&self) -> NodeStatus {
         let groups: Vec<_> = self.groups.iter().map(|group| group_status(group)).collect();
         let state = *self.state.lock();
-        let problem = problem(state, &groups, self.failure.borrow().as_deref());
+        let unknown = || {
+            let text = "no name server knows this node yet, so no client finds it".to_owned();
+            (!self.registration.was_registered()).then_some(text)
+        };
+        let problem = problem(state, &groups, self.failure.borrow().as_deref()).or_else(unknown);
         NodeStatus {
             cluster: self.options.cluster.name.clone(),
             cluster_id: self.options.cluster.id.iter().map(|byte| format!("{byte:02x}")).collect(),

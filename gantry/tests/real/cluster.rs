@@ -1,7 +1,7 @@
 //! A cluster that belongs to one test.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -146,6 +146,12 @@ impl Cluster {
         process["state"].as_str().unwrap().to_owned()
     }
 
+    pub(crate) fn http_of(&self, node: &str) -> String {
+        let view = self.view();
+        let process = view["processes"].as_array().unwrap().iter().find(|found| found["name"] == node).unwrap();
+        process["http"].as_str().unwrap().to_owned()
+    }
+
     /// The ends of all logs, for a message.
     fn logs(&self) -> String {
         let mut text = String::new();
@@ -181,6 +187,17 @@ fn start_parent(dir: &Path, base_port: u16, args: &[String]) -> Child {
     assert!(!line.is_empty(), "gantry dev ended early");
     assert!(started.elapsed() < START_TIME_MAX);
     parent
+}
+
+/// Sends `request`, a method and a path, and returns code and body of the answer.
+pub(crate) fn http(addr: &str, request: &str, host: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, body.to_owned())
 }
 
 /// Asks again and again until there is an answer.

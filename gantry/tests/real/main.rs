@@ -1,11 +1,13 @@
 //! Real processes: a cluster as `gantry dev` runs it, killed, stopped and started again.
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod cluster;
 
 use std::time::Duration;
 
-use cluster::{Cluster, gantry, is_alive, poll};
+use cluster::{Cluster, gantry, http, is_alive, poll};
 use serde_json::Value;
 
 #[test]
@@ -60,6 +62,20 @@ fn a_node_that_is_stopped_hands_over_and_a_paused_one_is_replaced() {
     cluster.dev(&["start", &first]);
     cluster.await_view("both follow", |view| view["groups"][0]["followers"] == 2);
 
+    let produced: Value =
+        cluster.run_json(&["bench", "produce", "--count", "300", "--inflight", "16", "--size", "100"]);
+    assert_eq!((&produced["acked"], &produced["failed"]), (&300.into(), &serde_json::json!({})));
+    let open: Value = cluster.run_json(&["bench", "produce", "--count", "100", "--rate", "100", "--size", "100"]);
+    assert_eq!(open["acked"], 100);
+    let read: Value = cluster.run_json(&["bench", "consume"]);
+    assert_eq!((&read["messages"], &read["body_bytes"]), (&400.into(), &40_000.into()));
+    assert!(cluster.run(&["status"]).contains("leader"));
+    assert!(cluster.run(&["topic", "list"]).contains("gantry-bench"));
+    assert!(!cluster.run(&["topic", "list"]).contains("TBW102"));
+    cluster.run(&["tail", "t", "--from", "earliest", "--count", "1", "--group", "readers"]);
+    let group: Value = cluster.run_json(&["group", "describe", "readers"]);
+    assert!(group["queues"].as_array().unwrap().iter().any(|queue| queue["consumed"] == 1), "{group}");
+
     let second = cluster.leader_of("broker-a");
     cluster.dev(&["pause", &second]);
     cluster.await_view("a leader in place of the silent one", |view| {
@@ -69,6 +85,33 @@ fn a_node_that_is_stopped_hands_over_and_a_paused_one_is_replaced() {
     cluster.await_view("both follow again", |view| view["groups"][0]["followers"] == 2);
     let tail = cluster.run(&["tail", "t", "--from", "earliest", "--count", "1"]);
     assert!(tail.contains("after the stop"), "{tail}");
+    cluster.stop();
+}
+
+#[test]
+fn http_tells_health_and_moves_leadership() {
+    let mut cluster = Cluster::start(&["--groups", "1"]);
+    let leader = cluster.leader_of("broker-a");
+    let addr = cluster.http_of(&leader);
+    assert_eq!(http(&addr, "GET /health/live", &addr).0, 200);
+    cluster.await_view("ready", |view| {
+        view["processes"].as_array().unwrap().iter().filter(|process| process["state"] == "ready").count() == 3
+    });
+    assert_eq!(http(&addr, "GET /health/ready", &addr).0, 200);
+    assert_eq!(http(&addr, "GET /health/ready", "gantry.example").0, 421);
+    assert_eq!(http(&addr, "GET /no/such/page", &addr).0, 404);
+    let (_, metrics) = http(&addr, "GET /metrics", &addr);
+    assert!(metrics.contains("gantry_raft_is_leader{group=\"broker-a\"} 1"), "{metrics}");
+
+    let other = if leader == "n1" { "n2" } else { "n1" };
+    let transfer = |to: &str| format!("POST /v1/groups/broker-a/transfer-leader?to={to}");
+    assert_eq!(http(&cluster.http_of(other), &transfer(&leader), "localhost").0, 409);
+    assert_eq!(http(&addr, &transfer("n9"), "localhost").0, 404);
+    assert_eq!(http(&addr, "GET /v1/groups/broker-a/transfer-leader", "localhost").0, 405);
+    let (code, answer) = http(&addr, &transfer(other), "localhost");
+    assert_eq!(code, 200, "{answer}");
+    assert_eq!(serde_json::from_str::<Value>(&answer).unwrap()["node"], other);
+    cluster.await_view("it moves", |view| view["groups"][0]["leader"] == other);
     cluster.stop();
 }
 
