@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 
 use self::control::{Action, Answer, Request, Target};
-use self::layout::{BASE_PORT, Layout, Wanted};
+use self::layout::{BASE_PORT, Flush, Layout, Wanted};
 use crate::output::{self, Format};
 
 #[derive(Debug, Args)]
@@ -40,6 +40,9 @@ struct RunArgs {
     /// First port; name servers take it and the next two, all other ports follow [default: 9876]
     #[arg(long)]
     base_port: Option<u16>,
+    /// When an acknowledged message is on disk [default: sync]
+    #[arg(long, value_enum)]
+    flush: Option<Flush>,
     /// Keep the data in a temporary directory that is removed at the end
     #[arg(long, conflicts_with = "data")]
     ephemeral: bool,
@@ -125,7 +128,7 @@ fn start(args: RunArgs, format: Format) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     let dir = fs::canonicalize(dir).with_context(|| format!("finding {}", dir.display()))?;
     let _lock = lock(&dir)?;
-    let wanted = Wanted { nodes: args.nodes, groups: args.groups, base_port: args.base_port };
+    let wanted = Wanted { nodes: args.nodes, groups: args.groups, base_port: args.base_port, flush: args.flush };
     let layout = Layout::open(&dir, wanted)?;
     let options = supervisor::Options {
         dir: dir.clone(),

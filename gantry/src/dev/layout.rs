@@ -7,12 +7,33 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// RocketMQ's port for name servers, and the default base.
 pub(super) const BASE_PORT: u16 = 9876;
 pub(super) const GROUPS_MAX: u16 = 9;
 const NAME_SERVERS: u16 = 3;
+
+/// When an acknowledged message is on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Flush {
+    /// Before the answer, on a majority
+    #[default]
+    Sync,
+    /// Within 200 ms
+    Async,
+}
+
+impl Flush {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Async => "async",
+        }
+    }
+}
 
 /// The shape of the cluster. Written once, when the data directory is new.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +43,8 @@ pub(super) struct Layout {
     pub(super) nodes: u16,
     pub(super) groups: u16,
     pub(super) base_port: u16,
+    #[serde(default)]
+    pub(super) flush: Flush,
     /// Every group has had a leader once, so an empty node directory is a lost disk and no new cluster.
     pub(super) bootstrapped: bool,
 }
@@ -32,6 +55,7 @@ pub(super) struct Wanted {
     pub(super) nodes: Option<u16>,
     pub(super) groups: Option<u16>,
     pub(super) base_port: Option<u16>,
+    pub(super) flush: Option<Flush>,
 }
 
 impl Layout {
@@ -52,6 +76,14 @@ impl Layout {
                         );
                     }
                 }
+                if let Some(flush) = wanted.flush.filter(|&flush| flush != layout.flush) {
+                    bail!(
+                        "the cluster in {} was made with --flush {}, not {}; `gantry dev reset` removes it and its data",
+                        dir.display(),
+                        layout.flush.name(),
+                        flush.name()
+                    );
+                }
                 if let Some(base_port) = wanted.base_port.filter(|&port| port != layout.base_port) {
                     // Members keep their addresses in the log, so a move of ports is a new cluster.
                     bail!(
@@ -71,6 +103,7 @@ impl Layout {
                     nodes,
                     groups: wanted.groups.unwrap_or(nodes),
                     base_port: wanted.base_port.unwrap_or(BASE_PORT),
+                    flush: wanted.flush.unwrap_or_default(),
                     bootstrapped: false,
                 };
                 layout.check()?;
@@ -170,13 +203,14 @@ impl Layout {
              [cluster]\nid = \"{}\"\n\n\
              [node]\nname = \"{}\"\ndata_dir = {data_dir}\nraft_listen = \"{}\"\nhttp_listen = \"{}\"\n\
              namesrv = [{namesrv}]\nstop_forward_time = \"{}s\"\n\n\
-             [storage]\nsegment_bytes = \"64MiB\"\nallow_unproven_filesystem = true\n\n\
+             [storage]\nsegment_bytes = \"64MiB\"\nflush = \"{}\"\nallow_unproven_filesystem = true\n\n\
              [broker]\nauto_create_topics = true\n",
             self.cluster_id,
             Self::node_name(node),
             self.raft_addr(node),
             self.http_addr(node),
             stop_forward.as_secs(),
+            self.flush.name(),
         );
         for group in 0..self.groups {
             let _ = write!(
@@ -225,7 +259,12 @@ mod tests {
     fn no_port_is_used_twice_and_every_config_is_valid() {
         for nodes in [1, 3, 5] {
             let dir = tempfile::tempdir().unwrap();
-            let wanted = Wanted { nodes: Some(nodes), groups: Some(GROUPS_MAX), base_port: Some(20_000) };
+            let wanted = Wanted {
+                nodes: Some(nodes),
+                groups: Some(GROUPS_MAX),
+                base_port: Some(20_000),
+                flush: Some(Flush::Async),
+            };
             let layout = Layout::open(dir.path(), wanted).unwrap();
             let ports = layout.listeners();
             assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
@@ -234,6 +273,7 @@ mod tests {
                 let path = Layout::node_dir(dir.path(), node).join("broker.toml");
                 let options = broker::config::Options::load(&path).unwrap();
                 assert_eq!(options.groups.len(), usize::from(GROUPS_MAX));
+                assert!(matches!(options.storage.flush, broker::config::FlushOptions::Async { .. }));
             }
         }
     }
@@ -248,6 +288,7 @@ mod tests {
             Wanted { nodes: Some(3), ..Wanted::default() },
             Wanted { groups: Some(2), ..Wanted::default() },
             Wanted { base_port: Some(10_000), ..Wanted::default() },
+            Wanted { flush: Some(Flush::Async), ..Wanted::default() },
         ] {
             let error = Layout::open(dir.path(), wanted).unwrap_err().to_string();
             assert!(error.contains("gantry dev reset"), "{error}");
