@@ -1,6 +1,5 @@
 //! Real processes: a cluster as `gantry dev` runs it, killed, stopped and started again.
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
-#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cluster;
 
