@@ -420,3 +420,6 @@ async fn note_ready(shared: Arc<Shared>) {
     shared.ready_after.store(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX - 1) + 1, Ordering::Release);
     tracing::info!(after = ?elapsed, "ready: every group has a leader");
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,7 @@ pub(super) struct Running {
     pub(super) log: LogView,
     pub(super) recovered: Recovered,
     control: StoreControl,
+    hub: PeerHub,
     cluster_name: String,
 }
 
@@ -152,6 +153,7 @@ impl NodeGroup {
             log: log.view,
             recovered,
             control: store.control,
+            hub: context.hub.clone(),
             cluster_name: context.cluster.name.clone(),
         };
         assert!(self.running.set(running).is_ok(), "a group is started once");
@@ -270,6 +272,8 @@ impl NodeGroup {
         let Some(running) = self.running() else { return };
         running.sequencer.shutdown().await;
         running.raft.shutdown().await;
+        // The port holds handlers, which hold the group, which holds the port.
+        running.hub.remove_group(self.name());
         if let Err(error) = running.control.stop().await {
             tracing::error!(group = self.name(), %error, "derived files are not saved; the next start builds them again");
         }

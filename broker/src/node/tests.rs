@@ -1,0 +1,96 @@
+use std::net::TcpListener;
+use std::path::Path;
+
+use super::*;
+use crate::http::Admin;
+
+/// A single node with two groups in `dir`, on ports that are free now.
+fn options(dir: &Path) -> Options {
+    let held: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addrs: Vec<_> = held.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    let [raft, http, a, b] = addrs[..] else { unreachable!("four were bound") };
+    let group = |name: &str, addr: SocketAddr| {
+        format!(
+            "[[group]]\nname = \"{name}\"\nclient_listen = \"{addr}\"\n[[group.member]]\nnode = \"n1\"\nid = 1\n\
+             raft_addr = \"{raft}\"\nclient_addr = \"{addr}\"\n"
+        )
+    };
+    // Nobody is a name server there: a node must work without one.
+    let text = format!(
+        "[cluster]\nid = \"00112233445566778899aabbccddeeff\"\n[node]\nname = \"n1\"\ndata_dir = {:?}\n\
+         raft_listen = \"{raft}\"\nhttp_listen = \"{http}\"\nnamesrv = [\"127.0.0.1:1\"]\n\
+         [storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\n{}{}",
+        dir.display().to_string(),
+        group("broker-a", a),
+        group("broker-b", b),
+    );
+    Options::parse(Path::new("test.toml"), &text).unwrap()
+}
+
+async fn start(options: Options, bootstrap: bool) -> Result<Node, StartError> {
+    Node::start(options, StartOptions { bootstrap, started: Instant::now() }).await
+}
+
+async fn stop(node: Node) {
+    node.stop(StopKind::Node, std::future::pending()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_stop_is_found_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let node = start(options.clone(), true).await.unwrap();
+    for group in &node.shared.groups {
+        group.led().await;
+    }
+    let status = node.shared.status();
+    assert!(!status.ready, "no name server knows it");
+    assert!(status.health.contains("name server"), "{}", status.health);
+    stop(node).await;
+
+    // Now without permission to begin with nothing: it does not begin with nothing.
+    let node = start(options, false).await.unwrap();
+    for group in &node.shared.groups {
+        let recovered = &group.running().unwrap().recovered;
+        assert_eq!(recovered.stop, raft_store::StopClass::Clean, "{recovered:?}");
+        assert_eq!(recovered.start_counter, 2);
+        assert!(recovered.last.is_some());
+    }
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_directory_is_refused_and_everything_is_closed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let error = start(options.clone(), false).await.err().unwrap();
+    assert!(matches!(error, StartError::Log { source: raft_store::Error::NoStore { .. }, .. }), "{error:?}");
+    // All ports are free for the start that is allowed.
+    stop(start(options, true).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_taken_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let addr = options.groups[1].client_listen;
+    let _owner = TcpListener::bind(addr).unwrap();
+    let error = start(options, true).await.err().unwrap().to_string();
+    assert_eq!(error, format!("cannot listen on {addr} for clients of broker-b"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_failed_replica_fails_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(options(dir.path()), true).await.unwrap();
+    node.shared.groups[1].led().await;
+    node.shared.groups[1].running().unwrap().raft.shutdown().await;
+    let reason = node.failed().await;
+    assert!(reason.starts_with("group broker-b: "), "{reason}");
+    let status = node.shared.status();
+    assert!(!status.ready);
+    assert_eq!(status.health, reason);
+    let shared = Arc::clone(&node.shared);
+    node.abandon().await;
+    assert_eq!(shared.status().state, NodeState::Failed);
+}
