@@ -24,6 +24,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -132,6 +133,7 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     options: GroupRaftOptions,
     role: tokio_watch::Sender<Role>,
     read_index: Arc<ReadIndex<SM>>,
+    leaving: Arc<AtomicBool>,
     cancel: CancellationToken,
     tasks: TaskTracker,
 }
@@ -194,7 +196,9 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
         raft.run();
-        let service: Arc<dyn GroupService> = Arc::new(Service { raft: raft.clone(), takeover, silence });
+        let leaving = Arc::new(AtomicBool::new(false));
+        let service: Arc<dyn GroupService> =
+            Arc::new(Service { raft: raft.clone(), takeover, silence, leaving: Arc::clone(&leaving) });
         hub.set_service(&identity.group, Some(service));
         let watcher = Watcher {
             raft: raft.clone(),
@@ -209,7 +213,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             let _ = stop.run_until_cancelled(watcher.run()).await;
         });
         let read_index = Arc::new(ReadIndex::new(raft.clone(), options.timing.election_timeout_max));
-        Ok(Self(Arc::new(Inner { raft, hub: hub.clone(), options, role, read_index, cancel, tasks })))
+        Ok(Self(Arc::new(Inner { raft, hub: hub.clone(), options, role, read_index, leaving, cancel, tasks })))
     }
 
     /// Makes the configured members a new group. To be called on the member with the lowest id, for a group that has
@@ -342,8 +346,9 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     }
 
     /// Hands leadership over if it is here, as a node does before it stops. New proposals are refused meanwhile, and
-    /// whoever has one may forward it to the new leader.
+    /// whoever has one may forward it to the new leader. From now on nobody brings leadership home to this replica.
     pub async fn hand_over(&self) {
+        self.0.leaving.store(true, Ordering::Release);
         if !self.role().borrow().is_leader() || self.0.options.members.len() < 2 {
             return;
         }

@@ -69,6 +69,8 @@ pub(crate) enum Kind {
     Snapshot = 22,
     /// A voter saw the leader's process gone.
     DeathNotice = 23,
+    /// A question whether a replica would take over the lead.
+    WouldLead = 24,
     /// A client request for the leader.
     Forward = 32,
     /// The same, and nobody waits for an answer.
@@ -96,6 +98,7 @@ impl Kind {
             21 => Self::TransferLeader,
             22 => Self::Snapshot,
             23 => Self::DeathNotice,
+            24 => Self::WouldLead,
             32 => Self::Forward,
             33 => Self::ForwardOneway,
             34 => Self::CopyClientTable,

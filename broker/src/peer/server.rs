@@ -234,7 +234,13 @@ fn dispatch(
                 answer(&outbox, &envelope, frame.sequence, Answer { tail: vec![copy], ..Answer::default() });
             });
         }
-        Kind::Heartbeat | Kind::Vote | Kind::PreVote | Kind::TransferLeader | Kind::Snapshot | Kind::DeathNotice => {
+        Kind::Heartbeat
+        | Kind::Vote
+        | Kind::PreVote
+        | Kind::TransferLeader
+        | Kind::Snapshot
+        | Kind::DeathNotice
+        | Kind::WouldLead => {
             let (outbox, envelope, sequence) = (Arc::clone(outbox), envelope.clone(), frame.sequence);
             let Some(service) = group.service() else {
                 fail(&outbox, &envelope, sequence, false, "replica has stopped");

@@ -1,8 +1,10 @@
 //! What this replica does for its peers: appends, votes, snapshots, transfers, notices.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::BufMut;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use openraft::Raft;
@@ -29,6 +31,8 @@ pub(super) struct Service<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) raft: Raft<TypeConfig, SM>,
     pub(super) takeover: Arc<Takeover<SM>>,
     pub(super) silence: Silence,
+    /// Set for good once the node wants to lead no more.
+    pub(super) leaving: Arc<AtomicBool>,
 }
 
 /// When a restarted replica begins to vote.
@@ -96,6 +100,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Service<SM> 
                 let ours = self.takeover.noticed(frame.envelope.sender, notice);
                 wire::put_death_notice(out, &ours);
             }
+            Kind::WouldLead => out.put_u8(u8::from(!self.leaving.load(Ordering::Acquire))),
             kind => return Err(format!("{kind:?} is no call to a replica")),
         }
         Ok(answer)

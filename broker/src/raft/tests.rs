@@ -338,6 +338,22 @@ async fn ask_for_vote(asker: &PeerHub, kind: Kind, term: u64, leadership_transfe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_that_hands_over_wants_no_leadership_brought_home() {
+    let (asker, voter, raft) = asker_and_voter(false).await;
+    let link = asker.hub().link(GROUP, 2, Class::Rpc).unwrap();
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let answer = link.ask(Kind::WouldLead, &[], Vec::new(), Duration::from_secs(5)).await.unwrap();
+        answers.push(wire::would_lead(&answer).unwrap());
+        raft.hand_over().await;
+    }
+    assert_eq!(answers, [true, false]);
+    raft.shutdown().await;
+    asker.shutdown().await;
+    voter.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_replica_grants_no_vote_at_first_unless_it_is_authorised() {
     let (asker, voter, raft) = asker_and_voter(true).await;
     assert!(!ask_for_vote(&asker, Kind::PreVote, 5, false).await);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::Instant as _;
@@ -19,7 +20,10 @@ use super::error::NotReady;
 use super::read_index::confirm;
 use super::role::Role;
 use super::type_config::{SnapshotData, TypeConfig};
-use crate::peer::{PeerAddress, PeerHub};
+use super::wire;
+use crate::peer::frame::Kind;
+use crate::peer::handshake::Class;
+use crate::peer::{Hub, PeerAddress, PeerHub};
 
 /// How often the quorum and the preferred leader are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -39,6 +43,9 @@ const PREFERRED_LAG_MAX: u64 = 256;
 const RESTORE_RETRY: Duration = Duration::from_secs(30);
 /// A leader whose own disk has flushed nothing for so long, with entries waiting, hands over.
 const FLUSH_STALL_MAX: Duration = Duration::from_secs(5);
+
+/// How long a replica may take to say whether it would lead.
+const WOULD_LEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Confirming = Pin<Box<dyn Future<Output = Result<(), NotReady>> + Send>>;
 
@@ -177,13 +184,29 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
             self.preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred))
         };
         if let Some(to) = to {
-            tracing::info!(group = self.group, to, "handing leadership over");
             home.not_before = Some(now + RESTORE_RETRY);
-            if let Err(error) = self.raft.trigger().transfer_leader(to).await {
-                tracing::warn!(group = self.group, %error, "cannot hand leadership over");
-            }
+            let (raft, hub, group) = (self.raft.clone(), Arc::clone(self.hub.hub()), self.group.clone());
+            self.hub.hub().spawn(async move {
+                // A replica that is about to stop follows as closely as any other.
+                match would_lead(&hub, &group, to).await {
+                    Ok(true) => {}
+                    Ok(false) => return tracing::debug!(group, to, "would not lead"),
+                    Err(reason) => return tracing::debug!(group, to, reason, "cannot say whether it would lead"),
+                }
+                tracing::info!(group, to, "handing leadership over");
+                if let Err(error) = raft.trigger().transfer_leader(to).await {
+                    tracing::warn!(group, %error, "cannot hand leadership over");
+                }
+            });
         }
     }
+}
+
+async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<bool, String> {
+    let link = hub.link(group, to, Class::Rpc).map_err(|error| error.to_string())?;
+    let answer =
+        link.ask(Kind::WouldLead, &[], Vec::new(), WOULD_LEAD_TIMEOUT).await.map_err(|error| error.to_string())?;
+    wire::would_lead(&answer).map_err(|error| error.to_string())
 }
 
 /// The follower that misses least, among the voters.

@@ -11,6 +11,8 @@
 //! | `Snapshot` | vote, last log id, membership log id, membership bytes (u32, bytes) | the snapshot |
 //! | its answer | vote | |
 //! | `DeathNotice`, its answer | leader's vote, gone for me too (bool), last log id | |
+//! | `WouldLead` | none | |
+//! | its answer | yes (bool) | |
 //!
 //! A vote is term (u64), node id (u64), committed (bool). A log id in a message is optional: present (bool), then term
 //! and index (u64), except after a code, where it is always there. Bodies travel in their stored form and become slices
@@ -302,6 +304,13 @@ pub(super) fn death_notice(frame: &Frame) -> Result<DeathNotice, FrameError> {
         DeathNotice { leader: vote_mark(&mut fields)?, gone: fields.bool("gone")?, last_log: log_mark(&mut fields)? };
     fields.finish("end of death notice")?;
     Ok(notice)
+}
+
+pub(super) fn would_lead(frame: &Frame) -> Result<bool, FrameError> {
+    let mut fields = frame.fields();
+    let yes = fields.bool("would lead")?;
+    fields.finish("end of the answer")?;
+    Ok(yes)
 }
 
 #[cfg(test)]
