@@ -19,7 +19,7 @@ use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig};
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::sequencer::{Sequencer, SequencerOptions};
 use crate::state_machine::command::COMMAND_MAGIC;
-use crate::state_machine::{Command, StateMachine, StateReader, StoreControl};
+use crate::state_machine::{StateMachine, StateReader, StoreControl};
 use crate::store::StoreOptions;
 
 /// What a group's start needs from its node.
@@ -52,7 +52,6 @@ pub(super) struct Running {
     pub(super) recovered: Recovered,
     control: StoreControl,
     hub: PeerHub,
-    cluster_name: String,
 }
 
 impl NodeGroup {
@@ -154,7 +153,6 @@ impl NodeGroup {
             recovered,
             control: store.control,
             hub: context.hub.clone(),
-            cluster_name: context.cluster.name.clone(),
         };
         assert!(self.running.set(running).is_ok(), "a group is started once");
         self.started.send_replace(true);
@@ -204,7 +202,7 @@ impl NodeGroup {
         opened.await.unwrap_or_else(|_| Err(StartError::Panicked { group: self.name().to_owned() }))
     }
 
-    /// Tells the name servers whenever the role changes, and gives a new group its first entry.
+    /// Tells the name servers whenever the role changes.
     pub(super) async fn follow_role(&self, registration: RegistrationHandle) {
         let Some(running) = self.running() else { return };
         let mut role = running.raft.role();
@@ -212,25 +210,9 @@ impl NodeGroup {
             let now = role.borrow_and_update().clone();
             tracing::info!(group = self.name(), role = %describe(&now), "role");
             registration.changed();
-            if now.is_ready_leader() && running.state.names().is_none() {
-                self.propose_bootstrap(running).await;
-                registration.changed();
-            }
             if role.changed().await.is_err() {
                 return;
             }
-        }
-    }
-
-    async fn propose_bootstrap(&self, running: &Running) {
-        let stamped_ms = crate::processor::now().wall_ms;
-        let command = match Command::bootstrap(&running.cluster_name, self.name(), stamped_ms) {
-            Ok(command) => command,
-            Err(error) => return tracing::error!(group = self.name(), %error, "names cannot be topic names"),
-        };
-        match running.raft.propose(command.encode()).await {
-            Ok((reply, log_id)) => tracing::info!(group = self.name(), ?reply, %log_id, "new group is named"),
-            Err(error) => tracing::warn!(group = self.name(), %error, "new group is not named yet"),
         }
     }
 

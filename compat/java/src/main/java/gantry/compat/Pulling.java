@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
@@ -94,9 +95,18 @@ final class Pulling {
 
         // A broker may say "none", or 0 as long as the queue still has its first message.
         check(consumer.fetchConsumeOffset(queue, true) <= 0, "a group that never committed has a place beyond the first message");
-        // A broker takes offsets only of groups that it knows; 4.x otherwise makes itself known within 30 s.
-        consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
-        consumer.getDefaultMQPullConsumerImpl().getOffsetStore().updateConsumeOffsetToBroker(queue, 13, false);
+        // A broker takes offsets only of groups that it knows; 4.x otherwise makes itself known within 30 s, and says
+        // nothing more while its own heartbeat is under way.
+        Env.await("the broker to take the group's offset", 40, () -> {
+            consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
+            try {
+                consumer.getDefaultMQPullConsumerImpl().getOffsetStore().updateConsumeOffsetToBroker(queue, 13, false);
+                return true;
+            } catch (MQBrokerException e) {
+                equal(26, e.getResponseCode(), "refusal of an offset");
+                return false;
+            }
+        });
         Env.await("the committed offset", 20, () -> consumer.fetchConsumeOffset(queue, true) == 13L);
         consumer.shutdown();
         equal(13L, env.pullConsumer(group).fetchConsumeOffset(queue, true), "place of the group for another member");
