@@ -124,7 +124,12 @@ impl Group {
         });
     }
 
-    async fn create_group(&self, group: &GroupName, config: Option<Arc<GroupConfig>>) -> Result<(), Failure> {
+    /// Creates a consumer group, if `config` does not say that it is there, and its retry topic.
+    pub(super) async fn create_group(
+        &self,
+        group: &GroupName,
+        config: Option<Arc<GroupConfig>>,
+    ) -> Result<(), Failure> {
         let config = match config {
             Some(config) => config,
             None => {

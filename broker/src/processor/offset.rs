@@ -10,7 +10,7 @@ use protocol::header::{
     Boundary, GetMaxOffsetRequest, QueryConsumerOffsetRequest, QueueOffsetResponse, QueueRequest, SearchOffsetRequest,
     StoreTimeResponse, UpdateConsumerOffsetRequest,
 };
-use protocol::{RemotingCommand, RequestCode, ResponseCode, TopicName};
+use protocol::{GroupName, RemotingCommand, RequestCode, ResponseCode, TopicName};
 use remoting::Responder;
 use tokio::time::Instant;
 
@@ -36,7 +36,13 @@ impl Group {
             match self.place() {
                 Place::Here { .. } => match self.commit_of(&request) {
                     Ok((key, queue_offset)) => self.commit_quietly(key, queue_offset),
-                    Err(failure) => tracing::debug!(?failure, "a one-way commit is dropped"),
+                    Err(failure) => {
+                        tracing::debug!(?failure, "a one-way commit is dropped");
+                        // The next one, seconds later, finds the group.
+                        if let Some(group) = self.group_to_create(&request) {
+                            self.ensure_group(group);
+                        }
+                    }
                 },
                 Place::There { node_id } if source == Source::Client => {
                     let (group, origin) = (&self.0.settings.broker_name, responder.peer_addr());
@@ -89,6 +95,9 @@ impl Group {
 
     /// Stores a consumed offset and waits until it is applied.
     pub(super) async fn update_consumer_offset(&self, request: &RemotingCommand) -> Outcome {
+        if let Some(group) = self.group_to_create(request) {
+            self.create_group(&group, None).await?;
+        }
         let (key, queue_offset) = self.commit_of(request)?;
         if self.0.state.held_reset(&key.group, &key.topic, key.queue_id).is_some() {
             return Ok(success(request).with_remark("Offset has been previously reset"));
@@ -104,6 +113,18 @@ impl Group {
         let flushed = flushed.map_err(|_| Failure::NotLeading("too many commits wait".to_owned()))?;
         settle(flushed.await.unwrap_or_else(|_| Flushed::Unknown("the group has stopped".to_owned())))?;
         Ok(success(request))
+    }
+
+    /// The group of a commit that comes before the group itself: a consumer's heartbeat is answered before the group
+    /// that it creates is applied.
+    fn group_to_create(&self, request: &RemotingCommand) -> Option<GroupName> {
+        let header = UpdateConsumerOffsetRequest::decode(request).ok()?;
+        let wanted = self.0.settings.auto_create_groups
+            && !header.group.is_system()
+            && self.0.state.group(&header.group).is_none()
+            && self.0.state.topic(&header.topic).is_some()
+            && self.0.clients.handles(&header.group).is_some();
+        wanted.then_some(header.group)
     }
 
     pub(super) async fn query_consumer_offset(&self, request: &RemotingCommand) -> Outcome {

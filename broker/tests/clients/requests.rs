@@ -369,6 +369,10 @@ async fn offsets_are_stored_and_found() {
     check(&client.call(nowhere).await, 17, &[]);
     let nobody = offsets(RequestCode::UPDATE_CONSUMER_OFFSET, "nobody", "T", 0).with_ext("commitOffset", 0);
     check(&client.call(nobody).await, 26, &[]);
+    // Whoever has just said that it is there may commit at once.
+    client.call(heartbeat("c1", "young", "T")).await;
+    let young = offsets(RequestCode::UPDATE_CONSUMER_OFFSET, "young", "T", 1).with_ext("commitOffset", 2);
+    check(&client.call(young).await, 0, &[]);
 
     let queue = |code, queue_id: i32| request(code, &[("topic", "T")]).with_ext("queueId", queue_id);
     check(&client.call(queue(RequestCode::GET_MAX_OFFSET, 1)).await, 0, &[("offset", "3")]);
