@@ -205,7 +205,7 @@ fn choose_start(
         Some(current) => Some(read_checkpoint(checkpoints, current, cluster_id)?),
     };
     let base_index = base.as_ref().map(|image| image.applied.index);
-    let mut unreachable = Vec::new();
+    let mut unusable = Vec::new();
     let later = checkpoints.list()?.into_iter().rev().filter(|index| base_index.is_none_or(|base| *index > base));
     for candidate in later {
         let usable = last.is_some_and(|last| candidate <= last);
@@ -213,23 +213,25 @@ fn choose_start(
             Ok(image) if usable && is_in_log(log, &image)? => image,
             Ok(_) => {
                 // Of a log whose end was lost: the entry will be another one.
-                unreachable.push(candidate);
+                unusable.push(candidate);
                 continue;
             }
             Err(error @ store::Error::Checkpoint { .. }) => {
                 tracing::error!(%error, "starting from an older checkpoint");
-                unreachable.push(candidate);
+                unusable.push(candidate);
                 continue;
             }
             Err(error) => return Err(error),
         };
         let minimums = base.as_ref().map_or(Minimums::Zero, Minimums::Of);
         if index.indexed_end() >= image.resume.position && table.restore(&image, minimums)? {
-            checkpoints.remove(unreachable)?;
+            checkpoints.remove(unusable)?;
             return Ok(Some(image));
         }
+        // It vouches for files that are not there. The files will be, but only the next checkpoint can know it.
+        unusable.push(candidate);
     }
-    checkpoints.remove(unreachable)?;
+    checkpoints.remove(unusable)?;
     if let Some(base) = &base
         && index.indexed_end() >= base.resume.position
         && table.restore(base, Minimums::Of(base))?
@@ -496,8 +498,10 @@ impl StoreControl {
     /// The checkpoint could not be written. The threads have ended all the same.
     pub async fn stop(&self) -> store::Result<()> {
         let mut core = self.shared.core.lock().await;
-        let nothing_new = core.state.applied.map(|id| id.index) == core.cut.map(|cut| cut.index);
-        let written = if nothing_new { Ok(()) } else { self.shared.cut_and_wait(&mut core).await };
+        // One that was cut may have been skipped, so what counts is what is there.
+        let saved = self.shared.checkpoints.list().unwrap_or_default();
+        let is_saved = core.state.applied.is_none_or(|applied| saved.contains(&applied.index));
+        let written = if is_saved { Ok(()) } else { self.shared.cut_and_wait(&mut core).await };
         let (done, wait) = oneshot::channel();
         if self.shared.reput.send(Job::Stop { done }).await.is_ok() {
             // An error says that the thread ended first.
