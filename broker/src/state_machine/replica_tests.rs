@@ -12,10 +12,22 @@ use super::command::PutMode;
 use super::testing::{Arrivals, message, pack, topic};
 use super::*;
 use crate::peer::PeerHub;
-use crate::raft::tests::cluster::{CLUSTER, hub, identity, member, soon};
+use crate::raft::tests::cluster::{CLUSTER, hub, identity, member};
 use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Leadership stays where it is on a machine busy with other things: what is tested here is not elections.
+const CALM: Timing = Timing {
+    heartbeat_interval: Duration::from_millis(200),
+    election_timeout_min: Duration::from_secs(3),
+    election_timeout_max: Duration::from_secs(6),
+};
+
+/// Waits for `future`, and fails instead of waiting for ever.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
 
 struct Replica {
     hub: PeerHub,
@@ -28,7 +40,13 @@ struct Replica {
     stop: StopClass,
 }
 
-async fn start(dir: &Path, node_id: u64, members: &BTreeMap<u64, Member>, listener: TcpListener) -> Replica {
+async fn start(
+    dir: &Path,
+    node_id: u64,
+    members: &BTreeMap<u64, Member>,
+    listener: TcpListener,
+    timing: Timing,
+) -> Replica {
     let mut options = Options::new(dir.join("log"), ClusterId::new(CLUSTER), node_id);
     options.create = true;
     options.allow_unproven_fs = true;
@@ -47,8 +65,8 @@ async fn start(dir: &Path, node_id: u64, members: &BTreeMap<u64, Member>, listen
         preferred_leader: None,
         restarted: log.recovered.vote.is_some(),
         started: Instant::now(),
-        timing: Timing::default(),
-        propose_timeout: Duration::from_secs(10),
+        timing,
+        propose_timeout: Duration::from_secs(60),
     };
     let raft = GroupRaft::start(raft_options, &hub, log.storage, opened.state_machine).await.unwrap();
     Replica {
@@ -135,7 +153,7 @@ async fn a_replica_restarts_from_its_checkpoint_whichever_way_it_stopped() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap();
     let members = BTreeMap::from([(1, member(1, address))]);
-    let replica = start(dir.path(), 1, &members, listener).await;
+    let replica = start(dir.path(), 1, &members, listener, Timing::default()).await;
     replica.raft.initialize().await.unwrap();
     replica.lead().await;
     create_topic(&replica).await;
@@ -146,7 +164,7 @@ async fn a_replica_restarts_from_its_checkpoint_whichever_way_it_stopped() {
     replica.check_queue();
     replica.stop(true).await;
 
-    let replica = start(dir.path(), 1, &members, TcpListener::bind(address).await.unwrap()).await;
+    let replica = start(dir.path(), 1, &members, TcpListener::bind(address).await.unwrap(), Timing::default()).await;
     assert_eq!(replica.started_behind.map(|id| id.index), Some(applied));
     assert_eq!(replica.stop, StopClass::Clean);
     replica.lead().await;
@@ -156,7 +174,7 @@ async fn a_replica_restarts_from_its_checkpoint_whichever_way_it_stopped() {
     let applied = replica.state.applied_index().unwrap();
     replica.stop(false).await;
 
-    let replica = start(dir.path(), 1, &members, TcpListener::bind(address).await.unwrap()).await;
+    let replica = start(dir.path(), 1, &members, TcpListener::bind(address).await.unwrap(), Timing::default()).await;
     let started_behind = replica.started_behind.unwrap().index;
     assert!(started_behind < applied);
     replica.lead().await;
@@ -182,7 +200,7 @@ async fn a_replica_restarts_from_its_checkpoint_whichever_way_it_stopped() {
     replica.stop(false).await;
     std::fs::remove_dir_all(dir.path().join("consumequeue")).unwrap();
 
-    let replica = start(dir.path(), 1, &members, TcpListener::bind(address).await.unwrap()).await;
+    let replica = start(dir.path(), 1, &members, TcpListener::bind(address).await.unwrap(), Timing::default()).await;
     assert_eq!(replica.started_behind.map(|id| id.index), Some(chosen));
     replica.lead().await;
     replica.applied(replica.state.applied_index().unwrap()).await;
@@ -202,8 +220,8 @@ async fn a_replica_that_comes_late_starts_from_the_snapshot_and_agrees_from_ther
         listeners.push(listener);
     }
     let late = listeners.pop().unwrap();
-    let second = start(dirs[1].path(), 2, &members, listeners.pop().unwrap()).await;
-    let first = start(dirs[0].path(), 1, &members, listeners.pop().unwrap()).await;
+    let second = start(dirs[1].path(), 2, &members, listeners.pop().unwrap(), CALM).await;
+    let first = start(dirs[0].path(), 1, &members, listeners.pop().unwrap(), CALM).await;
     first.raft.initialize().await.unwrap();
     let (mut first_role, mut second_role) = (first.raft.role(), second.raft.role());
     let leader = tokio::select! {
@@ -232,7 +250,7 @@ async fn a_replica_that_comes_late_starts_from_the_snapshot_and_agrees_from_ther
     assert_eq!(first.store.min_offset("A", 0), second.store.min_offset("A", 0));
     assert!((1..3000).contains(&min), "{min}");
 
-    let third = start(dirs[2].path(), 3, &members, late).await;
+    let third = start(dirs[2].path(), 3, &members, late, CALM).await;
     third.applied(applied).await;
     assert_eq!((third.store.min_offset("A", 0), third.store.max_offset("A", 0)), (min, 3000));
     third.check_queue();
