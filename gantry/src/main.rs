@@ -86,6 +86,7 @@ fn main() -> ProcessExitCode {
     let cli = Cli::parse();
     match run(cli, started) {
         Ok(()) => ProcessExitCode::SUCCESS,
+        Err(error) if error.is::<output::ReaderGone>() => ProcessExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gantry: {error:#}");
             ProcessExitCode::from(ExitCode::of(&error))

@@ -15,10 +15,21 @@ pub(crate) enum Format {
     Json,
 }
 
+/// Whoever read the output wants no more of it, such as `head`: no error to speak of.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of standard output is gone")]
+pub(crate) struct ReaderGone;
+
 /// Prints `text` and a line end to standard output.
+///
+/// # Errors
+/// [`ReaderGone`], or the output cannot be written.
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).context("writing to standard output")
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
+        result => result.context("writing to standard output"),
+    }
 }
 
 /// Prints `value` as one line of JSON.

@@ -171,5 +171,9 @@ fn wrong_input_ends_with_its_own_code() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let output = gantry().args(["status", "-n", &nobody]).output().unwrap();
     assert_eq!(output.status.code(), Some(4));
+    // A reader that has seen enough is no failure.
+    let mut child = gantry().args(["completions", "bash"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
     assert_eq!(gantry().args(["no-such-command"]).output().unwrap().status.code(), Some(2));
 }
