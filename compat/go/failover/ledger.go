@@ -296,10 +296,10 @@ func (r *report) sumUp(o options) {
 }
 
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "\n%-6s %-10s %-5s %9s %12s %7s %12s %8s %7s %11s\n",
-		"fault", "group", "node", "gap ms", "caught up ms", "failed", "retried Java", "and Go", "> 1 s", "longest ms")
+	fmt.Fprintf(out, "\n%-6s %-10s %-5s %9s %12s %8s %7s %12s %8s %7s %11s\n",
+		"fault", "group", "node", "gap ms", "caught up ms", "sync ms", "failed", "retried Java", "and Go", "> 1 s", "longest ms")
 	for _, f := range r.Faults {
-		fmt.Fprintf(out, "%-6s %-10s %-5s %9.1f %12.0f %7d %12d %8d %7d %11.0f\n", f.Kind, f.Group, f.Node, f.Gap, f.CaughtUp, f.Failed, f.Retried, f.GoRetry, f.Long, f.Longest)
+		fmt.Fprintf(out, "%-6s %-10s %-5s %9.1f %12.0f %8.0f %7d %12d %8d %7d %11.0f\n", f.Kind, f.Group, f.Node, f.Gap, f.CaughtUp, f.Sync, f.Failed, f.Retried, f.GoRetry, f.Long, f.Longest)
 		for what, count := range f.Refused {
 			fmt.Fprintf(out, "       the probe was answered %d times: %s\n", count, what)
 		}

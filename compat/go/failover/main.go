@@ -82,6 +82,10 @@ func main() {
 }
 
 func run(o options) (*report, error) {
+	d, err := watchDisk(o.data)
+	if err != nil {
+		return nil, err
+	}
 	l := newLedger()
 	rlog.SetLogger(&retryLog{ledger: l})
 	c := cluster{gantry: o.gantry, data: o.data}
@@ -126,7 +130,7 @@ func run(o options) (*report, error) {
 		count int
 	}{{"kill", o.kills}, {"stop", o.stops}, {"pause", o.pauses}} {
 		for i := 0; i < plan.count; i++ {
-			f, err := inflict(o, c, plan.kind, i, namesrvs, probeTopic)
+			f, err := inflict(o, c, d, plan.kind, i, namesrvs, probeTopic)
 			if err != nil {
 				return nil, err
 			}
@@ -145,7 +149,7 @@ func run(o options) (*report, error) {
 }
 
 // inflict waits until the cluster is healthy and quiet, then lets one leader fail and come back.
-func inflict(o options, c cluster, kind string, number int, namesrvs []string, topic string) (*fault, error) {
+func inflict(o options, c cluster, d *disk, kind string, number int, namesrvs []string, topic string) (*fault, error) {
 	v, err := c.awaitHealthy(recoveryLimit)
 	if err != nil {
 		return nil, fmt.Errorf("before %s %d: %w", kind, number+1, err)
@@ -158,6 +162,10 @@ func inflict(o options, c cluster, kind string, number int, namesrvs []string, t
 		return nil, err
 	}
 	time.Sleep(probeLead)
+	// A group that stalls before the fault says nothing about the fault.
+	for deadline := time.Now().Add(recoveryLimit); !p.calm() && time.Now().Before(deadline); {
+		time.Sleep(probeLead)
+	}
 	f := &fault{Kind: kind, Group: group, Started: time.Now()}
 	if f.Node, err = c.act(kind, "--leader", group); err != nil { // a stop returns when the process has ended
 		p.end()
@@ -174,6 +182,7 @@ func inflict(o options, c cluster, kind string, number int, namesrvs []string, t
 	}
 	back := time.Now()
 	f.gapFrom(p.end())
+	f.Sync = d.slowest(f.Started, back)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 const (
 	redialInterval   = 5 * time.Millisecond
 	probeInFlightMax = 20_000
+	calmTime         = 800 * time.Millisecond
+	calmGapMax       = 100 * time.Millisecond
 )
 
 // probe sends small messages to every replica of a group in turn, without waiting for answers, and notes when each
@@ -116,6 +118,23 @@ func (p *probe) startOne(conn *wire.Conn, lost chan struct{}) {
 	})
 }
 
+// calm says whether the group has acknowledged all the time of late.
+func (p *probe) calm() bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	now := time.Now()
+	last := now.Add(-calmTime)
+	for _, ack := range p.acks {
+		if ack.After(last) {
+			if ack.Sub(last) > calmGapMax {
+				return false
+			}
+			last = ack
+		}
+	}
+	return now.Sub(last) <= calmGapMax
+}
+
 // end stops sending and gives the times of the acknowledgements, in order, and what was refused.
 func (p *probe) end() ([]time.Time, map[string]int) {
 	close(p.stop)
@@ -135,6 +154,7 @@ type fault struct {
 	Over     time.Time      `json:"over"`
 	Gap      float64        `json:"gap_ms"`
 	CaughtUp float64        `json:"caught_up_ms"`
+	Sync     float64        `json:"slowest_sync_ms"`
 	Refused  map[string]int `json:"probe_refused,omitempty"`
 
 	// What the clients saw from this fault's start to the next one's.
@@ -146,7 +166,7 @@ type fault struct {
 }
 
 func (f *fault) String() string {
-	return fmt.Sprintf("%s of %s, leader of %s: no acknowledgement for %.1f ms, caught up %.0f ms after its return", f.Kind, f.Node, f.Group, f.Gap, f.CaughtUp)
+	return fmt.Sprintf("%s of %s, leader of %s: no acknowledgement for %.1f ms, caught up %.0f ms after its return, slowest sync of the disk %.0f ms", f.Kind, f.Node, f.Group, f.Gap, f.CaughtUp, f.Sync)
 }
 
 // gapFrom finds the longest time without an acknowledgement that ends after the fault began.
