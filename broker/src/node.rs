@@ -350,6 +350,10 @@ impl Node {
                 () = tokio::time::sleep(time) => {}
                 () = hurry => tracing::info!("asked again: stopping now"),
             }
+            // Another node may have died meanwhile, and its groups have come here.
+            if tokio::time::timeout(HAND_OVER_TIME_MAX, self.hand_over()).await.is_err() {
+                tracing::warn!("stopping as a leader");
+            }
         }
         self.close().await;
         tracing::info!("stopped");
