@@ -1,3 +1,5 @@
+//! A whole node in one process: its start, its stop, and a replica that fails.
+
 use std::net::TcpListener;
 use std::path::Path;
 
