@@ -1,0 +1,273 @@
+//! What is written and what is flushed: group commit, the latch, and the flusher.
+//!
+//! The writer syncs through [`Flush::sync`] in synchronous mode, the flusher in asynchronous mode; one at a time.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::queue::Done;
+use crate::durable;
+use crate::error::{Error, Result};
+use crate::identity::LATCH_NOTE;
+use crate::ids::LogPosition;
+use crate::options::FlushMode;
+use crate::progress::{Hints, Progress};
+use crate::segment::Segment;
+use crate::segmented_log::Log;
+
+/// Syncing `progress`: at the latest this long after it changed, or this long after it last changed.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+const PROGRESS_IDLE: Duration = Duration::from_millis(100);
+/// And at the latest this far behind.
+const PROGRESS_LAG_BYTES: u64 = 64 << 20;
+
+#[derive(Default)]
+struct FlushState {
+    written_end: LogPosition,
+    flushed_end: LogPosition,
+    /// Segments with bytes that are not flushed, in order.
+    dirty: Vec<Arc<Segment>>,
+    /// When the oldest byte that is not flushed was written.
+    oldest: Option<Instant>,
+    /// Appends that are written, and whose answer waits for the disk to come closer.
+    held: VecDeque<Done>,
+    progress_dirty: bool,
+    stop: bool,
+}
+
+/// What is written and what is flushed, shared by the writer and the flusher.
+pub(super) struct Flush {
+    log: Arc<Log>,
+    /// Held across each sync.
+    progress: Mutex<Progress>,
+    state: Mutex<FlushState>,
+    wake: Condvar,
+}
+
+impl Flush {
+    pub(super) fn new(log: Arc<Log>, progress: Progress, end: LogPosition) -> Self {
+        let state = FlushState { written_end: end, flushed_end: end, ..FlushState::default() };
+        Self { log, progress: Mutex::new(progress), state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    /// Closes the log, tells everybody who waits, and leaves a note for the next start.
+    pub(super) fn fail(&self, error: &Error) {
+        let reason = error.to_string();
+        let reason = match error {
+            Error::Io { source, .. } => format!("{reason}: {source}"),
+            _ => reason,
+        };
+        if self.log.latch(&reason) {
+            self.leave_note(&reason);
+        }
+        let held = std::mem::take(&mut self.state.lock().held);
+        for done in held {
+            done(Err(self.latch_error()));
+        }
+    }
+
+    pub(super) fn latch_error(&self) -> io::Error {
+        self.log.check_latch().map_or_else(io::Error::from, |()| io::Error::other("the log failed"))
+    }
+
+    /// The data directory is what has just failed, so the note also goes elsewhere. Best effort.
+    fn leave_note(&self, reason: &str) {
+        let (last, committed) = {
+            let state = self.log.state();
+            (state.last, state.committed)
+        };
+        let note = format!("reason: {reason}\nlast: {last:?}\ncommitted: {committed:?}\n");
+        let here = self.log.files.write_note(LATCH_NOTE, note.as_bytes());
+        let elsewhere = self.log.options.runtime_dir.as_ref().map(|dir| dir.join(LATCH_NOTE));
+        let there = elsewhere.map_or(Ok(()), |path| durable::write_file(&path, note.as_bytes()));
+        for error in [here, there].into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "the note about the latch cannot be written");
+        }
+    }
+
+    /// Takes note of bytes that have just been written to `segment`.
+    pub(super) fn note_written(&self, segment: &Arc<Segment>, end: LogPosition) {
+        let mut state = self.state.lock();
+        state.written_end = end;
+        if state.dirty.last().is_none_or(|last| last.base != segment.base) {
+            state.dirty.push(Arc::clone(segment));
+        }
+        if state.oldest.is_none() {
+            state.oldest = Some(Instant::now());
+            if self.log.options.flush != FlushMode::Sync {
+                self.wake.notify_all();
+            }
+        }
+    }
+
+    pub(super) fn unflushed_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.written_end.get() - state.flushed_end.get()
+    }
+
+    /// On return everything written before the call is on disk.
+    pub(super) fn sync(&self) -> Result<()> {
+        let mut progress = self.progress.lock();
+        self.log.check_latch()?;
+        let (end, dirty) = {
+            let state = self.state.lock();
+            (state.written_end, state.dirty.clone())
+        };
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        for segment in &dirty {
+            if let Err(e) = segment.region.sync() {
+                let error = Error::io("syncing", segment.region.path(), e);
+                self.fail(&error);
+                return Err(error);
+            }
+        }
+        let newest = dirty.last().map(|segment| segment.base);
+        {
+            let mut state = self.state.lock();
+            state.flushed_end = end;
+            let clean = state.written_end == end;
+            // Sealed segments that were synced are done. The newest one may have got more bytes since.
+            state.dirty.retain(|segment| Some(segment.base) >= newest && !(clean && Some(segment.base) == newest));
+            state.oldest = (!clean).then_some(started);
+        }
+        self.log.note_flushed(end);
+        self.note_progress(&mut progress, end, None)
+    }
+
+    /// Writes the hints without a sync.
+    fn note_progress(&self, progress: &mut Progress, flushed_end: LogPosition, cut: Option<LogPosition>) -> Result<()> {
+        let hints = self.hints(flushed_end, cut);
+        let written = progress
+            .note(hints)
+            .and_then(|()| if progress.lag_bytes() >= PROGRESS_LAG_BYTES { progress.sync() } else { Ok(()) });
+        if let Err(error) = written {
+            self.fail(&error);
+            return Err(error);
+        }
+        if progress.is_dirty() {
+            let mut state = self.state.lock();
+            if !state.progress_dirty {
+                state.progress_dirty = true;
+                self.wake.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn hints(&self, flushed_end: LogPosition, cut: Option<LogPosition>) -> Hints {
+        let state = self.log.state();
+        Hints { flushed_end, committed: state.committed, applied: state.applied, cut }
+    }
+
+    /// Writes and syncs the hints.
+    pub(super) fn save_progress(&self, flushed_end: LogPosition, cut: Option<LogPosition>) -> Result<()> {
+        let mut progress = self.progress.lock();
+        self.log.check_latch()?;
+        let hints = self.hints(flushed_end, cut);
+        progress.save(hints).inspect_err(|error| self.fail(error))
+    }
+
+    /// Starts over at `end`, where everything is on disk.
+    pub(super) fn restart_at(&self, end: LogPosition) {
+        let mut state = self.state.lock();
+        state.written_end = end;
+        state.flushed_end = end;
+        state.dirty.clear();
+        state.oldest = None;
+    }
+
+    /// Answers written appends, or holds the answers while the disk is too far behind.
+    pub(super) fn answer_written(&self, done: Vec<Done>) {
+        let mut state = self.state.lock();
+        let late = state.oldest.is_some_and(|oldest| oldest.elapsed() > self.log.options.flush_lag_max);
+        if late || !state.held.is_empty() {
+            state.held.extend(done);
+            return;
+        }
+        drop(state);
+        done.into_iter().for_each(|done| done(Ok(())));
+    }
+
+    pub(super) fn answer_held(&self) {
+        let held = std::mem::take(&mut self.state.lock().held);
+        held.into_iter().for_each(|done| done(Ok(())));
+    }
+
+    /// The flusher: syncs at an interval in asynchronous mode, and `progress` in both.
+    pub(super) fn run(&self) {
+        let mut progress_changed: Option<Instant> = None;
+        let mut last_end = LogPosition::ZERO;
+        loop {
+            let due = {
+                let mut state = self.state.lock();
+                loop {
+                    if state.stop {
+                        return;
+                    }
+                    let now = Instant::now();
+                    let sync_at = match self.log.options.flush {
+                        FlushMode::Async { interval } => state.oldest.map(|oldest| oldest + interval),
+                        FlushMode::Sync => None,
+                    };
+                    if state.progress_dirty && progress_changed.is_none() {
+                        progress_changed = Some(now);
+                        last_end = state.flushed_end;
+                    }
+                    let idle_at = progress_changed.map(|_| now + PROGRESS_IDLE);
+                    let wake_at = [sync_at, idle_at].into_iter().flatten().min();
+                    match wake_at {
+                        None => self.wake.wait(&mut state),
+                        Some(at) if at <= now => {}
+                        Some(at) => {
+                            let _ = self.wake.wait_until(&mut state, at);
+                            if state.stop {
+                                return;
+                            }
+                        }
+                    }
+                    let now = Instant::now();
+                    let sync = sync_at.is_some_and(|at| at <= now);
+                    let idle = progress_changed.is_some() && state.flushed_end == last_end;
+                    let old = progress_changed.is_some_and(|since| now - since >= PROGRESS_INTERVAL);
+                    let progress = idle_at.is_some_and(|at| at <= now) && (idle || old);
+                    last_end = state.flushed_end;
+                    if sync || progress {
+                        break (sync, progress);
+                    }
+                }
+            };
+            let (sync, progress) = due;
+            if sync && self.sync().is_ok() {
+                self.answer_held();
+                self.log.cool_old_segments();
+            }
+            if progress {
+                progress_changed = None;
+                self.state.lock().progress_dirty = false;
+                let end = self.state.lock().flushed_end;
+                // The hints may have moved since the last group commit. A failure has closed the log.
+                let _ = self.save_progress(end, None);
+            }
+            if self.log.check_latch().is_err() {
+                // Nothing is left to do: whatever comes is refused by the writer.
+                let mut state = self.state.lock();
+                while !state.stop {
+                    self.wake.wait(&mut state);
+                }
+                return;
+            }
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_all();
+    }
+}
