@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::error::{Error, Result};
 use crate::ids::ClusterId;
-use crate::recovery::{Decision, Finding, decide};
+use crate::recovery::judgement::{Decision, Finding, decide};
 use crate::view::StopClass;
 
 /// Asynchronous mode in which nothing is flushed unless something asks for it.
@@ -592,7 +592,7 @@ fn every_flipped_bit_of_a_log_region_is_found() {
     let end = store.view.watermarks().end;
     assert!(end.since(ranges[0]) >= 60 << 10, "the region is as large as it is said to be");
     drop(store);
-    let walker = crate::recovery::testing::Walker::new(&*disk, &options);
+    let walker = crate::recovery::walk::testing::Walker::new(&*disk, &options);
     for (at, start) in ranges.iter().enumerate() {
         let next = ranges.get(at + 1).copied().unwrap_or(end);
         let bits = (next.since(*start) * 8).try_into().unwrap();

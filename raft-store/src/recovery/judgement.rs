@@ -1,0 +1,133 @@
+//! What is made of what was found: the damage matrix, and what each of its answers means for a start.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::identity::LATCH_NOTE;
+use crate::ids::{LogId, LogPosition};
+use crate::options::{FlushMode, Options};
+use crate::record;
+use crate::region::Files;
+use crate::segment;
+use crate::view::StopClass;
+
+/// What stands at the log's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Finding {
+    /// Zeros, and nothing behind them.
+    Nothing,
+    /// Zeros, but below what was proven durable.
+    EndsBelowFlushed,
+    /// Damage below what was proven durable, or nothing is known to be proven.
+    DamageBelowFlushed,
+    /// What an interrupted write looks like, and nothing valid behind it.
+    Torn,
+    /// What an interrupted write looks like, and valid records behind it.
+    TornBeforeValid,
+    /// Something else: bytes have changed.
+    Rot,
+}
+
+/// What is to be done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Decision {
+    /// Nothing: the log ends there.
+    Go,
+    /// Cut: this node cannot have acknowledged it.
+    Truncate,
+    /// Cut, but the node may have acknowledged what is gone: it must come back under a new id.
+    TruncateUnderNewIdentity,
+    /// Fetch the range from peers; this node does not lead until then.
+    Repair,
+    /// Fetch the range from peers; if none has it, come back under a new id.
+    RepairOrNewIdentity,
+    /// Come back under a new id.
+    NewIdentity,
+    /// Come back under a new id, then fetch the range.
+    NewIdentityThenRepair,
+    /// Go if the log still reaches what the note of the failure names, else as for rot.
+    GoIfNotedReached,
+    /// Cannot happen by a crash: somebody changed the files.
+    Stop,
+}
+
+/// The damage matrix: one cell for each finding and each way the store was left.
+pub(crate) fn decide(finding: Finding, stop: StopClass, flush_is_sync: bool) -> Decision {
+    use Decision::{
+        Go, GoIfNotedReached, NewIdentity, NewIdentityThenRepair, Repair, RepairOrNewIdentity, Stop, Truncate,
+        TruncateUnderNewIdentity,
+    };
+    use StopClass::{Clean, Latched, New, Os, Process};
+    match (finding, stop, flush_is_sync) {
+        (Finding::DamageBelowFlushed, ..) => Repair,
+
+        (Finding::Torn | Finding::TornBeforeValid, Clean | New, _) => Repair,
+        (Finding::Torn, Process, _) => Truncate,
+        (Finding::TornBeforeValid, Process, _) => Repair,
+        // Without a sync the kernel writes pages in any order, so valid records behind a hole are
+        // ordinary. And what latched in synchronous mode was never acknowledged by this node.
+        (Finding::Torn | Finding::TornBeforeValid, Os | Latched, true) => Truncate,
+        (Finding::Torn | Finding::TornBeforeValid, Os | Latched, false) => TruncateUnderNewIdentity,
+
+        (Finding::Rot, Clean | New | Process, _) => Repair,
+        (Finding::Rot, Os, true) => RepairOrNewIdentity,
+        (Finding::Rot, Os, false) => NewIdentityThenRepair,
+        (Finding::Rot, Latched, _) => NewIdentity,
+
+        (Finding::Nothing, Clean | New | Process, _) => Go,
+        (Finding::Nothing, Os, true) => Go,
+        // What was acknowledged from memory may be gone without a trace.
+        (Finding::Nothing, Os, false) => NewIdentity,
+        (Finding::Nothing, Latched, _) => GoIfNotedReached,
+
+        (Finding::EndsBelowFlushed, Clean | New | Process, _) => Stop,
+        (Finding::EndsBelowFlushed, Os | Latched, _) => NewIdentity,
+    }
+}
+
+/// Turns a decision into "go on, and erase what is behind the end or not", or into a refusal.
+pub(super) fn act_on(
+    decision: Decision,
+    options: &Options,
+    last: Option<LogId>,
+    noted: bool,
+    files: &Arc<dyn Files>,
+    end: LogPosition,
+    found: &str,
+) -> Result<bool> {
+    let refuse = |consequence: &'static str| {
+        Err(Error::Unrecoverable {
+            file: files
+                .path(&segment::file_name(LogPosition::new(end.get() / options.segment_bytes * options.segment_bytes))),
+            from: end,
+            to: end.plus(record::ALIGN),
+            found: found.to_owned(),
+            consequence,
+        })
+    };
+    const REPAIR: &str =
+        "this node may have acknowledged it, so it must not be cut: replace this replica under a new id";
+    const RETIRE: &str = "this node may have acknowledged entries that are gone: replace this replica under a new id";
+    match decision {
+        Decision::Go => Ok(false),
+        Decision::Truncate => Ok(true),
+        Decision::GoIfNotedReached => {
+            let reached = options.flush == FlushMode::Sync || options.alone || noted_last_reached(files, last, noted);
+            if reached { Ok(false) } else { refuse(RETIRE) }
+        }
+        Decision::TruncateUnderNewIdentity if options.alone => Ok(true),
+        Decision::NewIdentity if options.alone && options.flush != FlushMode::Sync => Ok(false),
+        Decision::Repair | Decision::RepairOrNewIdentity => refuse(REPAIR),
+        Decision::TruncateUnderNewIdentity | Decision::NewIdentity | Decision::NewIdentityThenRepair => refuse(RETIRE),
+        Decision::Stop => refuse("no crash does this: the files were changed or rolled back from outside"),
+    }
+}
+
+/// Whether the log still has what it had when it latched.
+fn noted_last_reached(files: &Arc<dyn Files>, last: Option<LogId>, noted: bool) -> bool {
+    let Ok(note) = files.read_note(LATCH_NOTE) else { return !noted };
+    let note = String::from_utf8_lossy(&note);
+    let line = note.lines().find_map(|line| line.strip_prefix("last: "));
+    let reached = last.map_or_else(|| "None".to_owned(), |last| format!("Some({last})"));
+    line == Some(reached.as_str())
+}
