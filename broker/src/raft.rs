@@ -12,7 +12,9 @@
 //! - Nothing relies on a lease: whatever must be current goes through read index.
 
 mod error;
+mod hand_over;
 mod network;
+mod proposal_gate;
 mod read_index;
 mod role;
 mod service;
@@ -40,7 +42,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::error::{AdminError, NotReady, ProposeError};
+use self::hand_over::{HandOver, Urgency};
 use self::network::Network;
+use self::proposal_gate::ProposalGate;
 use self::read_index::ReadIndex;
 pub use self::role::Role;
 use self::service::{Service, Silence};
@@ -133,6 +137,7 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     options: GroupRaftOptions,
     role: tokio_watch::Sender<Role>,
     read_index: Arc<ReadIndex<SM>>,
+    hand_over: HandOver<SM>,
     leaving: Arc<AtomicBool>,
     cancel: CancellationToken,
     tasks: TaskTracker,
@@ -200,8 +205,11 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let service: Arc<dyn GroupService> =
             Arc::new(Service { raft: raft.clone(), takeover, silence, leaving: Arc::clone(&leaving) });
         hub.set_service(&identity.group, Some(service));
+        let gate = Arc::new(ProposalGate::default());
+        let hand_over = HandOver { raft: raft.clone(), gate, timing: options.timing };
         let watcher = Watcher {
             raft: raft.clone(),
+            hand_over: hand_over.clone(),
             hub: hub.clone(),
             group: identity.group.clone(),
             timing: options.timing,
@@ -213,7 +221,8 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             let _ = stop.run_until_cancelled(watcher.run()).await;
         });
         let read_index = Arc::new(ReadIndex::new(raft.clone(), options.timing.election_timeout_max));
-        Ok(Self(Arc::new(Inner { raft, hub: hub.clone(), options, role, read_index, leaving, cancel, tasks })))
+        let hub = hub.clone();
+        Ok(Self(Arc::new(Inner { raft, hub, options, role, read_index, hand_over, leaving, cancel, tasks })))
     }
 
     /// Makes the configured members a new group. To be called on the member with the lowest id, for a group that has
@@ -280,19 +289,21 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// Hands one entry to Raft; `done` is called once, when it is applied or its fate is known. With `term` it is
     /// proposed in that term or not at all.
     ///
-    /// Waits while Raft's queue is full.
+    /// Waits while Raft's queue is full or leadership is being handed over.
     pub(crate) async fn propose_with(
         &self,
         payload: Bytes,
         term: Option<u64>,
         done: impl FnOnce(Result<(ApplyReply, LogId), ProposeError>) + Send + 'static,
     ) {
+        let pass = self.0.hand_over.gate.pass().await;
         let responder = Done::new(move |result: Option<openraft::raft::ClientWriteResult<TypeConfig>>| {
             done(match result {
                 Some(Ok(response)) => Ok((response.data, LogId::from_raft(&response.log_id))),
                 Some(Err(error)) => Err(error.into()),
                 None => Err(ProposeError::unknown("the replica stopped")),
             });
+            drop(pass);
         });
         let mut write = self.0.raft.write(Payload(payload)).responder(responder);
         if let Some(term) = term {
@@ -311,48 +322,24 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.read_index.wait().await
     }
 
-    /// Hands leadership to `to`, or to the voter that misses least, and waits until it has moved.
+    /// Hands leadership to `to`, or to the voter that misses least, and waits until it has moved. Proposals wait
+    /// meanwhile; those before are applied first.
     ///
     /// # Errors
-    /// If this replica does not lead, there is nobody to hand over to, or it did not happen within two election
-    /// time-outs.
+    /// If this replica does not lead, there is nobody to hand over to, what is in flight is not applied everywhere
+    /// within an election time-out, or leadership has not moved within two.
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, AdminError> {
-        let metrics = self.0.raft.metrics().borrow_watched().clone();
-        if !metrics.state.is_leader() {
-            let leader = metrics.current_leader.and_then(|id| Some((id, member(&metrics, id)?)));
-            return Err(AdminError::NotLeader { reason: "leadership is not here to hand over".to_owned(), leader });
-        }
-        let me = self.node_id();
-        let to = match to {
-            Some(to) if to == me => return Ok(me),
-            Some(to) if metrics.membership_config.voter_ids().any(|voter| voter == to) => to,
-            Some(to) => return Err(AdminError::Refused(format!("node {to} is no voter"))),
-            None => watch::most_caught_up(&metrics)
-                .ok_or_else(|| AdminError::Refused("there is no other voter".to_owned()))?,
-        };
-        let term = metrics.current_term;
-        self.0.raft.trigger().transfer_leader(to).await.map_err(stopped)?;
-        let wait = self.0.raft.wait(Some(2 * self.0.options.timing.election_timeout_max));
-        let moved = wait
-            .metrics(
-                |now| now.current_term > term && now.current_leader.is_some_and(|leader| leader != me),
-                "leadership moves",
-            )
-            .await;
-        match moved {
-            Ok(now) => Ok(now.current_leader.unwrap_or(to)),
-            Err(error) => Err(AdminError::Timeout(error.to_string())),
-        }
+        self.0.hand_over.to(to, Urgency::Calm).await
     }
 
-    /// Hands leadership over if it is here, as a node does before it stops. New proposals are refused meanwhile, and
-    /// whoever has one may forward it to the new leader. From now on nobody brings leadership home to this replica.
+    /// Hands leadership over if it is here, as a node does before it stops. New proposals wait meanwhile, and whoever
+    /// has one may forward it to the new leader. From now on nobody brings leadership home to this replica.
     pub async fn hand_over(&self) {
         self.0.leaving.store(true, Ordering::Release);
         if !self.role().borrow().is_leader() || self.0.options.members.len() < 2 {
             return;
         }
-        match self.transfer_leader(None).await {
+        match self.0.hand_over.to(None, Urgency::Leaving).await {
             Ok(to) => tracing::info!(group = self.group(), to, "leadership handed over"),
             Err(error) => tracing::warn!(group = self.group(), %error, "leadership not handed over"),
         }

@@ -174,6 +174,44 @@ async fn leadership_moves_to_the_chosen_replica_without_a_lost_proposal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_proposal_is_left_in_doubt_when_leadership_moves() {
+    let cluster = Cluster::start(3).await;
+    let stop = CancellationToken::new();
+    let doubted = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let applied = Arc::new(AtomicU64::new(0));
+    let tasks = TaskTracker::new();
+    for replica in cluster.running.values() {
+        for _ in 0..16 {
+            let (raft, stop) = (replica.raft.clone(), stop.clone());
+            let (doubted, applied) = (Arc::clone(&doubted), Arc::clone(&applied));
+            tasks.spawn(async move {
+                while !stop.is_cancelled() {
+                    match raft.propose(record(0, 1024)).await {
+                        Ok(_) => drop(applied.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) if error.is_not_proposed() => tokio::task::yield_now().await,
+                        Err(error) => doubted.lock().push(error.to_string()),
+                    }
+                }
+            });
+        }
+    }
+    for _ in 0..6 {
+        let leader = cluster.leader().await;
+        let before = applied.load(Ordering::Relaxed);
+        while applied.load(Ordering::Relaxed) < before + 100 {
+            tokio::task::yield_now().await;
+        }
+        let to = cluster.followers(leader)[0];
+        assert_eq!(cluster.raft(leader).transfer_leader(Some(to)).await.unwrap(), to);
+    }
+    stop.cancel();
+    tasks.close();
+    soon("proposers end", tasks.wait()).await;
+    assert_eq!(*doubted.lock(), Vec::<String>::new());
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_without_a_quorum_closes_its_gates_and_opens_them_again() {
     let mut cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;

@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Timing;
 use super::error::NotReady;
+use super::hand_over::{HandOver, Urgency, most_caught_up};
 use super::read_index::confirm;
 use super::role::Role;
 use super::type_config::{SnapshotData, TypeConfig};
@@ -52,6 +53,7 @@ type Confirming = Pin<Box<dyn Future<Output = Result<(), NotReady>> + Send>>;
 /// Watches one replica until it stops.
 pub(super) struct Watcher<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     pub(super) raft: Raft<TypeConfig, SM>,
+    pub(super) hand_over: HandOver<SM>,
     pub(super) hub: PeerHub,
     pub(super) group: String,
     pub(super) timing: Timing,
@@ -185,7 +187,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
         };
         if let Some(to) = to {
             home.not_before = Some(now + RESTORE_RETRY);
-            let (raft, hub, group) = (self.raft.clone(), Arc::clone(self.hub.hub()), self.group.clone());
+            let (hand_over, hub, group) = (self.hand_over.clone(), Arc::clone(self.hub.hub()), self.group.clone());
             self.hub.hub().spawn(async move {
                 // A replica that is about to stop follows as closely as any other.
                 match would_lead(&hub, &group, to).await {
@@ -194,8 +196,8 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
                     Err(reason) => return tracing::debug!(group, to, reason, "cannot say whether it would lead"),
                 }
                 tracing::info!(group, to, "handing leadership over");
-                if let Err(error) = raft.trigger().transfer_leader(to).await {
-                    tracing::warn!(group, %error, "cannot hand leadership over");
+                if let Err(error) = hand_over.to(Some(to), Urgency::Calm).await {
+                    tracing::warn!(group, to, %error, "leadership not handed over");
                 }
             });
         }
@@ -207,16 +209,6 @@ async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<bool, String
     let answer =
         link.ask(Kind::WouldLead, &[], Vec::new(), WOULD_LEAD_TIMEOUT).await.map_err(|error| error.to_string())?;
     wire::would_lead(&answer).map_err(|error| error.to_string())
-}
-
-/// The follower that misses least, among the voters.
-pub(super) fn most_caught_up(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
-    let replication = metrics.replication.as_ref()?;
-    metrics
-        .membership_config
-        .voter_ids()
-        .filter(|voter| *voter != metrics.id)
-        .max_by_key(|voter| replication.get(voter).and_then(|matched| matched.as_ref().map(|id| id.index())))
 }
 
 /// What the way home depends on: time led, time the preferred replica was close, time the disk stood still.

@@ -58,11 +58,9 @@ fn a_node_that_is_stopped_hands_over_and_a_paused_one_is_replaced() {
     });
     cluster.run(&["send", "t", "after the stop"]);
     cluster.dev(&["start", &first]);
-    // The leadership goes home to the preferred node, which costs what is in flight just then another try.
-    cluster.await_view("both follow the preferred leader", |view| {
-        view["groups"][0]["followers"] == 2 && view["groups"][0]["leader"] == "n1"
-    });
+    cluster.await_view("both follow again", |view| view["groups"][0]["followers"] == 2);
 
+    // Leadership goes home to the preferred node meanwhile, and no send may feel it.
     let produced: Value =
         cluster.run_json(&["bench", "produce", "--count", "300", "--inflight", "16", "--size", "100"]);
     assert_eq!((&produced["acked"], &produced["failed"]), (&300.into(), &serde_json::json!({})));
