@@ -26,9 +26,10 @@ type view struct {
 		Leads []string `json:"leads"`
 	} `json:"processes"`
 	Groups []struct {
-		Name      string `json:"name"`
-		Leader    string `json:"leader"`
-		Followers int    `json:"followers"`
+		Name          string `json:"name"`
+		Leader        string `json:"leader"`
+		LeaderAddress string `json:"leader_addr"`
+		Followers     int    `json:"followers"`
 	} `json:"groups"`
 }
 

@@ -39,19 +39,25 @@ type failedCall struct {
 	Reason  string        `json:"reason"`
 }
 
+// delivery is the first time that the consumer was given the message at a place.
+type delivery struct {
+	id string
+	at time.Time
+}
+
 // ledger holds what clients were told and what the consumer was given.
 type ledger struct {
 	mutex     sync.Mutex
 	acks      []ack
 	failures  []failedCall
 	goRetries []time.Time
-	given     map[place]string
+	given     map[place]delivery
 	again     int
 	conflicts []string
 }
 
 func newLedger() *ledger {
-	return &ledger{given: map[place]string{}}
+	return &ledger{given: map[place]delivery{}}
 }
 
 func (l *ledger) acknowledged(a ack) {
@@ -78,12 +84,12 @@ func (l *ledger) received(at place, id string) {
 	defer l.mutex.Unlock()
 	if before, is := l.given[at]; is {
 		l.again++
-		if before != id {
-			l.conflicts = append(l.conflicts, fmt.Sprintf("%v held %s, then %s", at, before, id))
+		if before.id != id {
+			l.conflicts = append(l.conflicts, fmt.Sprintf("%v held %s, then %s", at, before.id, id))
 		}
 		return
 	}
-	l.given[at] = id
+	l.given[at] = delivery{id, time.Now()}
 }
 
 // awaitReceived waits until every acknowledged message came from its place, at most so long.
@@ -101,7 +107,7 @@ func (l *ledger) awaitReceived(limit time.Duration) {
 func (l *ledger) missing() []ack {
 	var missing []ack
 	for _, a := range l.acks {
-		if l.given[a.at] != a.id {
+		if l.given[a.at].id != a.id {
 			missing = append(missing, a)
 		}
 	}
@@ -111,6 +117,7 @@ func (l *ledger) missing() []ack {
 // report is the outcome of a run.
 type report struct {
 	Faults            []*fault     `json:"faults"`
+	Outages           []*outage    `json:"outages"`
 	Gaps              []gaps       `json:"gaps"`
 	GapsWithinTargets bool         `json:"gaps_within_targets"`
 	Acknowledged      int          `json:"acknowledged"`
@@ -133,10 +140,10 @@ type gaps struct {
 
 var targets = map[string][2]float64{"kill": {60, 300}, "pause": {1000, 1500}}
 
-func (l *ledger) report(o options, faults []*fault) *report {
+func (l *ledger) report(faults []*fault, outages []*outage) *report {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	r := &report{Faults: faults, Acknowledged: len(l.acks), Delivered: len(l.given), DeliveredAgain: l.again, Failures: l.failures}
+	r := &report{Faults: faults, Outages: outages, Acknowledged: len(l.acks), Delivered: len(l.given), DeliveredAgain: l.again, Failures: l.failures}
 	l.blame(faults)
 	complain := func(count int, format string, args ...any) {
 		if count > 0 {
@@ -144,7 +151,7 @@ func (l *ledger) report(o options, faults []*fault) *report {
 		}
 	}
 	if missing := l.missing(); len(missing) > 0 {
-		complain(len(missing), "acknowledged messages never came, such as %s, acknowledged at %v, where the consumer was given %q", missing[0].id, missing[0].at, l.given[missing[0].at])
+		complain(len(missing), "acknowledged messages never came, such as %s, acknowledged at %v, where the consumer was given %q", missing[0].id, missing[0].at, l.given[missing[0].at].id)
 	}
 	if len(l.conflicts) > 0 {
 		complain(len(l.conflicts), "places held two messages: %s", l.conflicts[0])
@@ -165,10 +172,13 @@ func (l *ledger) report(o options, faults []*fault) *report {
 	}
 	complain(failed, "sends failed, not counting those while a leader was paused")
 	complain(retries, "sends were tried again because of a graceful stop")
+	for _, out := range outages {
+		r.Faulty = append(r.Faulty, out.Faulty...)
+	}
 	if len(l.acks) == 0 {
 		complain(1, "run without a single acknowledged message")
 	}
-	r.sumUp(o)
+	r.sumUp()
 	return r
 }
 
@@ -261,16 +271,16 @@ func (l *ledger) disorder() (int, string) {
 func (l *ledger) storedTwice() int {
 	seen := map[string]bool{}
 	count := 0
-	for _, id := range l.given {
-		if seen[id] {
+	for _, d := range l.given {
+		if seen[d.id] {
 			count++
 		}
-		seen[id] = true
+		seen[d.id] = true
 	}
 	return count
 }
 
-func (r *report) sumUp(o options) {
+func (r *report) sumUp() {
 	r.GapsWithinTargets = true
 	for _, kind := range []string{"kill", "stop", "pause"} {
 		var all []float64
@@ -313,6 +323,9 @@ func (r *report) print(out io.Writer) {
 			return fmt.Sprintf("%.0f", ms)
 		}
 		fmt.Fprintf(out, "%-6s %6d %10.1f %10.1f %14s %14s\n", g.Kind, g.Count, g.Median, g.Worst, target(g.MedianTarget), target(g.WorstTarget))
+	}
+	for _, away := range r.Outages {
+		fmt.Fprintf(out, "\n%s\n", away)
 	}
 	fmt.Fprintf(out, "\nacknowledged %d, delivered %d and %d of them again, stored twice after a retry %d, failed calls %d\n",
 		r.Acknowledged, r.Delivered, r.DeliveredAgain, r.StoredTwice, len(r.Failures))

@@ -1,5 +1,5 @@
 // Command failover kills, stops and pauses leaders of a running `gantry dev` cluster under the load of unmodified
-// clients, and checks that nothing acknowledged is lost.
+// clients, takes all name servers away for a while, and checks that nothing acknowledged is lost.
 //
 // A Java and a Go producer send synchronously to a topic over all groups; a Java push consumer reads it. For each fault
 // a probe sends bare frames to all replicas of the group, so that the time in which the group acknowledges nothing is
@@ -33,6 +33,7 @@ type options struct {
 	gantry, data         string
 	java                 string
 	kills, stops, pauses int
+	outages              int
 	rate, probeRate      int
 	settle               time.Duration
 	down, pause          time.Duration
@@ -48,6 +49,7 @@ func main() {
 	flag.IntVar(&o.kills, "kills", 20, "how many leaders to kill, the groups in turn")
 	flag.IntVar(&o.stops, "stops", 3, "how many leaders to stop gracefully")
 	flag.IntVar(&o.pauses, "pauses", 10, "how many leaders to pause")
+	flag.IntVar(&o.outages, "outages", 1, "how often to kill all name servers, and start them again")
 	flag.IntVar(&o.rate, "rate", 500, "messages a second of each producer")
 	flag.IntVar(&o.probeRate, "probe-rate", 1000, "frames a second of the probe")
 	flag.DurationVar(&o.settle, "settle", 35*time.Second, "quiet time before each fault; clients ask for routes every 30 s")
@@ -138,6 +140,15 @@ func run(o options) (*report, error) {
 			progress("%s", f)
 		}
 	}
+	var outages []*outage
+	for i := 0; i < o.outages; i++ {
+		f, out, err := endure(o, c, i, namesrvs, topic, l)
+		if err != nil {
+			return nil, err
+		}
+		faults, outages = append(faults, f), append(outages, out)
+		progress("%s", out)
+	}
 	time.Sleep(probeLead)
 	goSide.stop()
 	if err := consumer.stop(); err != nil {
@@ -145,7 +156,7 @@ func run(o options) (*report, error) {
 	}
 	progress("sending has ended; waiting for the consumer")
 	l.awaitReceived(drainLimit)
-	return l.report(o, faults), nil
+	return l.report(faults, outages), nil
 }
 
 // inflict waits until the cluster is healthy and quiet, then lets one leader fail and come back.
