@@ -178,7 +178,11 @@ impl Node {
             &RegistrationOptions { cluster: options.cluster.name.clone(), name_servers: options.node.namesrv.clone() },
             groups.iter().map(|group| Arc::clone(group) as _).collect(),
         );
-        let hub_options = PeerHubOptions { cluster_id: options.cluster.id, node: options.node.name.clone() };
+        let hub_options = PeerHubOptions {
+            cluster_id: options.cluster.id,
+            node: options.node.name.clone(),
+            groups: options.groups.iter().map(|group| group.name.clone()).collect(),
+        };
         let hub = PeerHub::start(hub_options, listeners.raft).map_err(|source| StartError::Listen {
             purpose: "peers".to_owned(),
             addr: options.node.raft_listen,

@@ -69,6 +69,8 @@ pub struct PeerHubOptions {
     pub cluster_id: [u8; 16],
     /// This node's name.
     pub node: String,
+    /// The groups that this node hosts, while their replicas run.
+    pub groups: Vec<String>,
 }
 
 /// The peer port of a node. Cheap to clone.

@@ -20,6 +20,37 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that have not introduced themselves yet.
 const GREETING_CONNECTIONS_MAX: usize = 256;
 
+/// Why a peer is turned away.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It passes by itself: a replica that is still starting, or has stopped.
+    NotNow(String),
+    /// A person should look.
+    Misfit(String),
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Misfit(reason)
+    }
+}
+
+impl Refusal {
+    fn reason(&self) -> &str {
+        match self {
+            Self::NotNow(reason) | Self::Misfit(reason) => reason,
+        }
+    }
+
+    fn log(&self) {
+        let reason: String = self.reason().chars().filter(|c| !c.is_control()).collect();
+        match self {
+            Self::NotNow(_) => tracing::info!(reason, "peer turned away for now"),
+            Self::Misfit(_) => tracing::warn!(reason, "peer turned away"),
+        }
+    }
+}
+
 /// Accepts until the listener is cancelled. Connections end with the hub, the listener after them.
 pub(super) async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     let greeting = Arc::new(tokio::sync::Semaphore::new(GREETING_CONNECTIONS_MAX));
@@ -56,17 +87,16 @@ async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemap
         .map_err(|_| PeerError::Timeout("waiting for a greeting"))??;
     let (hello, group) = match admit(&hub, &frame) {
         Ok(admitted) => admitted,
-        Err(reason) => {
-            let named: String = reason.chars().filter(|c| !c.is_control()).collect();
-            tracing::warn!(reason = named, "peer turned away");
+        Err(refusal) => {
+            refusal.log();
             // The envelope carries our own cluster id, so that the reason is believed.
             let envelope = Envelope { cluster_id: hub.options.cluster_id, ..frame.envelope };
             let mut refused = FrameWriter::new(Kind::Refused, 0, &envelope, 256);
-            put_text(refused.fields(), &reason);
+            put_text(refused.fields(), refusal.reason());
             tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.send(refused))
                 .await
                 .map_err(|_| PeerError::Timeout("turning a peer away"))??;
-            return Err(PeerError::Refused(reason));
+            return Err(PeerError::Refused(refusal.reason().to_owned()));
         }
     };
     drop(permit);
@@ -104,36 +134,40 @@ async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemap
 }
 
 /// Decides from its greeting whether a peer is let in, and for which group.
-fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), String> {
+fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Refusal> {
     if frame.kind != Kind::Hello {
-        return Err(format!("{:?} instead of a greeting", frame.kind));
+        return Err(format!("{:?} instead of a greeting", frame.kind).into());
     }
     if frame.envelope.cluster_id != hub.options.cluster_id {
-        return Err("another cluster".to_owned());
+        return Err("another cluster".to_owned().into());
     }
     let hello = Greeting::decode(frame).map_err(|error| error.to_string())?;
     if hello.target_node != hub.options.node {
-        return Err(format!("node {} is not {}", hub.options.node, hello.target_node));
+        return Err(format!("node {} is not {}", hub.options.node, hello.target_node).into());
     }
     if hello.class == Class::Control {
         return Ok((hello, None));
     }
     let name = String::from_utf8_lossy(&frame.envelope.group).into_owned();
-    let group = hub.group(&name).ok_or_else(|| format!("group {name} is not hosted here"))?;
+    let not_now = || Refusal::NotNow(format!("replica of group {name} does not run"));
+    let Some(group) = hub.group(&name) else {
+        let hosted = hub.options.groups.contains(&name);
+        return Err(if hosted { not_now() } else { format!("group {name} is not hosted here").into() });
+    };
     let (sender, target) = (frame.envelope.sender, frame.envelope.target);
     if target != group.identity.node_id {
-        return Err(format!("replica of group {name} is node {}, not {target}", group.identity.node_id));
+        return Err(format!("replica of group {name} is node {}, not {target}", group.identity.node_id).into());
     }
     let member = group.address(sender).ok_or_else(|| format!("node {sender} is no member of group {name}"))?;
     if member.node != hello.node {
-        return Err(format!("member {sender} of group {name} is {}, not {}", member.node, hello.node));
+        return Err(format!("member {sender} of group {name} is {}, not {}", member.node, hello.node).into());
     }
     let theirs = hello.group(&name).ok_or_else(|| format!("greeting says nothing about group {name}"))?;
     if theirs.identity.node_id != sender {
-        return Err(format!("greeting of node {} comes from node {sender}", theirs.identity.node_id));
+        return Err(format!("greeting of node {} comes from node {sender}", theirs.identity.node_id).into());
     }
     if hello.class != Class::Forward && group.service().is_none() {
-        return Err(format!("replica of group {name} does not run"));
+        return Err(not_now());
     }
     group.remember(&theirs.identity)?;
     Ok((hello, Some(group)))

@@ -159,6 +159,9 @@ async fn client_table_is_copied() {
     two.shutdown().await;
 }
 
+/// A group whose replica on node 2 has not started.
+const STARTING: &str = "broker-s";
+
 /// What happens to a node that dials node 2 with `change`d options or members.
 async fn dialled_by(
     class: Class,
@@ -167,10 +170,12 @@ async fn dialled_by(
     let two = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut members = members(one.local_addr().unwrap(), two.local_addr().unwrap());
-    let two = hub(2, two).await;
+    let hosted = vec![GROUP.to_owned(), STARTING.to_owned()];
+    let two =
+        PeerHub::start(PeerHubOptions { cluster_id: CLUSTER, node: "n2".to_owned(), groups: hosted }, two).unwrap();
     two.add_group(identity(2, 1), members.clone());
     two.set_forward_handler(GROUP, Arc::new(Echo::default()));
-    let mut options = PeerHubOptions { cluster_id: CLUSTER, node: "n1".to_owned() };
+    let mut options = PeerHubOptions { cluster_id: CLUSTER, node: "n1".to_owned(), groups: vec![GROUP.to_owned()] };
     let mut identity = identity(1, 1);
     change(&mut options, &mut identity, &mut members);
     let name = identity.group.clone();
@@ -198,6 +203,8 @@ async fn strangers_are_turned_away_with_a_reason() {
     assert_eq!(refused.unwrap_err(), "another cluster");
     let refused = check(Class::Forward, |_, identity, _| identity.group = "broker-z".to_owned()).await;
     assert_eq!(refused.unwrap_err(), "group broker-z is not hosted here");
+    let refused = check(Class::Forward, |_, identity, _| identity.group = STARTING.to_owned()).await;
+    assert_eq!(refused.unwrap_err(), "replica of group broker-s does not run");
     let refused = check(Class::Forward, |_, _, members| {
         let address = members.remove(&2).unwrap();
         members.insert(3, address);

@@ -155,7 +155,9 @@ impl Node {
         let store_options = StoreOptions::new(dir.path().join("store"), CLUSTER_ID, 64 << 20);
         let store = state_machine::open(&store_options, &opened.view, Arc::new(holds.clone())).unwrap();
 
-        let hub = PeerHub::start(PeerHubOptions { cluster_id: CLUSTER_ID, node: format!("n{id}") }, peers).unwrap();
+        let hub_options =
+            PeerHubOptions { cluster_id: CLUSTER_ID, node: format!("n{id}"), groups: vec![BROKER.to_owned()] };
+        let hub = PeerHub::start(hub_options, peers).unwrap();
         let identity =
             GroupIdentity { group: BROKER.to_owned(), node_id: id, store_uuid: [id as u8; 16], start_counter: 1 };
         let addresses = members

@@ -39,7 +39,8 @@ pub(crate) fn member(node_id: u64, raft_addr: impl ToString) -> Member {
 }
 
 pub(crate) async fn hub(node_id: u64, listener: TcpListener) -> PeerHub {
-    PeerHub::start(PeerHubOptions { cluster_id: CLUSTER, node: format!("n{node_id}") }, listener).unwrap()
+    let options = PeerHubOptions { cluster_id: CLUSTER, node: format!("n{node_id}"), groups: vec![GROUP.to_owned()] };
+    PeerHub::start(options, listener).unwrap()
 }
 
 impl Cluster {
