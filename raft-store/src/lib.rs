@@ -30,6 +30,7 @@ mod region;
 mod segment;
 mod segmented_log;
 mod slots;
+mod sync_times;
 mod view;
 mod writer;
 
@@ -39,6 +40,7 @@ pub use error::{Error, Result};
 pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
 pub use options::{FlushMode, Options, Preparation};
+pub use sync_times::SyncHistogram;
 pub use view::{Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks};
 
 #[cfg(test)]

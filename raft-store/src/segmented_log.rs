@@ -31,6 +31,7 @@ use crate::progress::Purged;
 use crate::record::{self, Draft, Header, Kind, Seed};
 use crate::region::Files;
 use crate::segment::{HEADER_BYTES, Segment};
+use crate::sync_times::SyncTimes;
 use crate::view::{Health, RecordRange, ResumePoint, SealedSegment, Vote, Watermarks};
 
 /// One record on its way to the disk, and in the tail.
@@ -179,13 +180,15 @@ pub(crate) struct Log {
     latched: OnceLock<String>,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) sealed: watch::Sender<Option<SealedSegment>>,
+    pub(crate) sync_times: SyncTimes,
 }
 
 impl Log {
     pub(crate) fn new(options: Options, layout: Layout, files: Arc<dyn Files>, state: State) -> Self {
         let sealed = watch::Sender::new(None);
         let health = watch::Sender::new(Health::Good);
-        Self { options, layout, files, state: RwLock::new(state), latched: OnceLock::new(), health, sealed }
+        let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
+        Self { options, layout, files, state, latched, health, sealed, sync_times }
     }
 
     /// The saved vote.

@@ -11,6 +11,7 @@ use crate::entry::LogEntry;
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::segmented_log::Log;
+use crate::sync_times::SyncHistogram;
 use crate::writer::{Op, Queue, Threads};
 
 /// What all handles of one store share. The last one to go stops the store, as a kill would.
@@ -206,6 +207,11 @@ impl LogView {
     /// All watermarks of one moment.
     pub fn watermarks(&self) -> Watermarks {
         self.log().watermarks()
+    }
+
+    /// How long the syncs of the segments took.
+    pub fn sync_times(&self) -> SyncHistogram {
+        self.log().sync_times.histogram()
     }
 
     /// The saved vote.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use raft_store::SyncHistogram;
+
 /// Metrics as text; samples of one name are added together.
 #[derive(Debug, Default)]
 pub struct MetricsText {
@@ -17,6 +19,11 @@ impl MetricsText {
     /// Announces a value that only grows while the process lives.
     pub fn counter(&mut self, name: &str, help: &str) -> MetricFamily<'_> {
         self.family(name, help, "counter")
+    }
+
+    /// Announces how values are spread.
+    pub fn histogram(&mut self, name: &str, help: &str) -> MetricFamily<'_> {
+        self.family(name, help, "histogram")
     }
 
     fn family(&mut self, name: &str, help: &str, kind: &str) -> MetricFamily<'_> {
@@ -39,7 +46,26 @@ pub struct MetricFamily<'a> {
 impl MetricFamily<'_> {
     /// Adds one sample. Label values are escaped; names are ours.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl std::fmt::Display) -> &mut Self {
-        self.text.push_str(&self.name);
+        self.line("", labels, value)
+    }
+
+    /// Adds one histogram of times, in seconds.
+    pub fn times(&mut self, labels: &[(&str, &str)], times: &SyncHistogram) -> &mut Self {
+        for (bound, count) in &times.at_most {
+            self.bucket(labels, &bound.as_secs_f64().to_string(), *count);
+        }
+        self.bucket(labels, "+Inf", times.count);
+        self.line("_sum", labels, times.total.as_secs_f64());
+        self.line("_count", labels, times.count)
+    }
+
+    fn bucket(&mut self, labels: &[(&str, &str)], bound: &str, count: u64) {
+        let labels: Vec<_> = labels.iter().copied().chain([("le", bound)]).collect();
+        self.line("_bucket", &labels, count);
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) -> &mut Self {
+        let _ = write!(self.text, "{}{suffix}", self.name);
         for (number, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = write!(self.text, "{}{label}=\"{text}\"", if number == 0 { '{' } else { ',' });
@@ -51,7 +77,25 @@ impl MetricFamily<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn a_histogram_ends_with_everything() {
+        let times = SyncHistogram {
+            at_most: vec![(Duration::from_micros(250), 3), (Duration::from_secs(1), 4)],
+            count: 5,
+            total: Duration::from_millis(2_500),
+        };
+        let mut metrics = MetricsText::default();
+        metrics.histogram("a", "Some a.").times(&[("group", "x")], &times);
+        assert_eq!(
+            metrics.into_text(),
+            "# HELP a Some a.\n# TYPE a histogram\na_bucket{group=\"x\",le=\"0.00025\"} 3\na_bucket{group=\"x\",le=\"1\"} 4\n\
+             a_bucket{group=\"x\",le=\"+Inf\"} 5\na_sum{group=\"x\"} 2.5\na_count{group=\"x\"} 5\n"
+        );
+    }
 
     #[test]
     fn samples_follow_their_announcement() {

@@ -208,6 +208,10 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     counter("rocketmq_messages_out_total", "Messages given to consumers.", &|r| r.group.got_total());
     counter("gantry_log_end_bytes", "Position of the end of the log.", &|r| r.log.watermarks().end.get());
     counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
+    let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
+    for (name, running) in running() {
+        syncs.times(&[("group", name)], &running.log.sync_times());
+    }
     let mut clients = metrics.gauge("gantry_clients", "Connected clients, once in each of their groups.");
     for (name, running) in running() {
         let (producers, consumers) = running.group.client_counts();

@@ -101,6 +101,9 @@ fn http_tells_health_and_moves_leadership() {
     assert_eq!(http(&addr, "GET /no/such/page", &addr).0, 404);
     let (_, metrics) = http(&addr, "GET /metrics", &addr);
     assert!(metrics.contains("gantry_raft_is_leader{group=\"broker-a\"} 1"), "{metrics}");
+    let syncs =
+        metrics.lines().find_map(|line| line.strip_prefix("gantry_log_sync_seconds_count{group=\"broker-a\"} "));
+    assert!(syncs.is_some_and(|count| count.parse::<u64>().unwrap() > 0), "{metrics}");
 
     let other = if leader == "n1" { "n2" } else { "n1" };
     let transfer = |to: &str| format!("POST /v1/groups/broker-a/transfer-leader?to={to}");

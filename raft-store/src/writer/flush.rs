@@ -122,11 +122,13 @@ impl Flush {
         }
         let started = Instant::now();
         for segment in &dirty {
+            let began = Instant::now();
             if let Err(e) = segment.region.sync() {
                 let error = Error::io("syncing", segment.region.path(), e);
                 self.fail(&error);
                 return Err(error);
             }
+            self.log.sync_times.note(began.elapsed());
         }
         let newest = dirty.last().map(|segment| segment.base);
         {
