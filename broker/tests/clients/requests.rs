@@ -445,6 +445,38 @@ async fn consumers_learn_of_each_other() {
     cluster.stop().await;
 }
 
+/// The codes that RocketMQ answers in each of these states: a client's heartbeat may come after its pulls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pull_that_relies_on_a_heartbeat_is_refused_until_it_came() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.leader().await.client();
+    client.call(message("T", 0, "one", "")).await;
+    settled(&client).await;
+    let pull = |version: i64, flags: i32| pull("T", 0, 1, flags, 0).with_ext("subVersion", version);
+    let beat = |version: i64| {
+        let mut beat = HeartbeatData::decode(&heartbeat("c", "g", "T").body).unwrap();
+        beat.consumers[0].subscriptions[0].version = version;
+        RemotingCommand::request(RequestCode::HEART_BEAT).with_body(beat.encode())
+    };
+    check(&client.call(pull(100, 0)).await, 24, &[]);
+    check(&client.call(beat(100)).await, 0, &[]);
+    check(&client.call(pull(100, 0)).await, 19, &[("nextBeginOffset", "1")]);
+    check(&client.call(pull(200, 0)).await, 25, &[]);
+    check(&client.call(pull(50, 0)).await, 19, &[]);
+    // With the subscription in the pull itself no heartbeat is asked for.
+    check(&client.call(pull(200, 4)).await, 19, &[]);
+    check(&client.call(beat(200)).await, 0, &[]);
+    check(&client.call(pull(200, 0)).await, 19, &[]);
+    // An older heartbeat that comes late takes nothing back.
+    check(&client.call(beat(150)).await, 0, &[]);
+    check(&client.call(pull(200, 0)).await, 19, &[]);
+    let mut without = HeartbeatData::decode(&heartbeat("c", "g", "T").body).unwrap();
+    without.consumers[0].subscriptions.clear();
+    check(&client.call(RemotingCommand::request(RequestCode::HEART_BEAT).with_body(without.encode())).await, 0, &[]);
+    check(&client.call(pull(200, 0)).await, 24, &[]);
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn go_gets_no_answer_rather_than_an_empty_member_list() {
     let cluster = Cluster::start(1).await;
