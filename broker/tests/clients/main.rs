@@ -7,6 +7,7 @@
 )]
 
 mod cluster;
+mod compatibility;
 mod failover;
 mod golden;
 mod requests;

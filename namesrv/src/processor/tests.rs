@@ -390,3 +390,23 @@ fn compressed_registration_is_read() {
     "#]],
     );
 }
+
+#[test]
+fn every_code_of_the_page_of_what_works_is_answered() {
+    let page = include_str!("../../../docs/compatibility.md");
+    let (_, table) = page.split_once("## Requests to a name server").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let mut asked = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ") && line.contains(|c: char| c.is_ascii_digit())) {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [codes, _, state] = cells[..] else { panic!("a row of other than three cells: {row}") };
+        for code in codes.split(", ").map(|code| code.parse().unwrap()) {
+            let answer = ask(&processor(), &RemotingCommand::request(RequestCode(code)));
+            let refused = answer.response_code() == ResponseCode::NO_PERMISSION;
+            assert_eq!(refused, state.starts_with("refused"), "{code}: {answer:?}");
+            assert_ne!(answer.response_code(), ResponseCode::REQUEST_CODE_NOT_SUPPORTED, "{code}: {answer:?}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 20, "only {asked} codes were found in the table");
+}
