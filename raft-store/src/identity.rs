@@ -272,6 +272,21 @@ pub(crate) fn lock(dir: &Path) -> Result<File> {
     }
 }
 
+/// The same without changing anything in the directory: a store that was never started has no lock to take.
+pub(crate) fn lock_unchanged(dir: &Path) -> Result<Option<File>> {
+    let path = dir.join(LOCK);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("opening", &path, error)),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),
+        Err(TryLockError::Error(e)) => Err(Error::io("locking", &path, e)),
+    }
+}
+
 /// Refuses file systems on which an allocated block may still be missing when it is written.
 pub(crate) fn check_file_system(dir: &Path) -> Result<()> {
     let handle = File::open(dir).map_err(|e| Error::io("opening", dir, e))?;

@@ -5,13 +5,13 @@
 //! rests on is checked again on the way back from the disk.
 #![warn(missing_docs)]
 
-mod dump;
 pub mod durable;
 mod entry;
 mod error;
 mod hard_state;
 mod identity;
 mod ids;
+mod inspect;
 mod log_index;
 mod log_storage;
 mod mapped_file;
@@ -27,6 +27,7 @@ mod progress;
 mod record;
 mod recovery;
 mod region;
+mod scan;
 mod segment;
 mod segmented_log;
 mod slots;
@@ -34,10 +35,10 @@ mod sync_times;
 mod view;
 mod writer;
 
-pub use dump::dump;
 pub use entry::{Body, BodyKind, LogEntry, Member, Membership, Payload, RECORD_HEADER_BYTES};
 pub use error::{Error, Result};
 pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
+pub use inspect::{Finding, FooterSeen, Inspection, Overview, RecordSeen, Seen, SegmentSeen};
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
 pub use options::{FlushMode, Options, Preparation};
 pub use sync_times::SyncHistogram;

@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::RwLock;
+use sha2::{Digest, Sha256};
 
 use crate::entry::{Body, LogEntry};
 use crate::error::{Error, Result};
@@ -47,6 +48,7 @@ use crate::log_index::LogIndexMap;
 use crate::options::Layout;
 use crate::record::{self, Fault, Header, HeaderBytes, Kind, Seed};
 use crate::region::Region;
+use crate::scan::Read;
 
 /// The size of a segment's header.
 pub(crate) const HEADER_BYTES: u64 = 4096;
@@ -63,6 +65,9 @@ const OPENING_AT: u64 = 512;
 const MAGIC: [u8; 8] = *b"gantSEGM";
 const OPENING_MAGIC: [u8; 4] = *b"open";
 const FOOTER_MAGIC: [u8; 8] = *b"gantSEAL";
+/// Kinds of digest in a footer.
+const DIGEST_NONE: u16 = 0;
+const DIGEST_SHA256: u16 = 1;
 /// Version of header, records and footer together.
 pub(crate) const VERSION: u16 = 1;
 
@@ -117,6 +122,29 @@ fn encode_opening(seed: Seed, opening: &Opening) -> BytesMut {
     out.put_u32(seed.crc(&rest));
     out.put_slice(&rest);
     out
+}
+
+/// The digests of a segment's chunks, in order.
+pub(crate) type Digests = Vec<[u8; 32]>;
+
+/// Offsets of one chunk: a mebibyte, the last one up to the footer.
+pub(crate) fn chunk(layout: &Layout, number: u64) -> (u64, u64) {
+    let end = layout.segment_bytes - footer_bytes(layout.segment_bytes);
+    ((number * CHUNK_BYTES).min(end), ((number + 1) * CHUNK_BYTES).min(end))
+}
+
+/// How many chunks a segment has.
+pub(crate) fn chunks(layout: &Layout) -> u64 {
+    layout.segment_bytes.div_ceil(CHUNK_BYTES)
+}
+
+/// The digest of the bytes from `from` to `to`.
+pub(crate) fn digest_of(read: &Read<'_>, from: u64, to: u64) -> std::io::Result<[u8; 32]> {
+    let mut bytes = vec![0; usize::try_from(to - from).expect("a chunk fits memory")];
+    if !bytes.is_empty() {
+        read(from, &mut bytes)?;
+    }
+    Ok(Sha256::digest(&bytes).into())
 }
 
 /// What the second sector of a segment holds.
@@ -299,8 +327,13 @@ impl Segment {
         content.index.cut(offset);
     }
 
-    /// The footer of a sealed segment.
+    /// The footer of a sealed segment, without digests: those are added once the segment is on disk.
     pub(crate) fn encode_footer(&self, layout: &Layout) -> BytesMut {
+        self.encode_footer_with(layout, None)
+    }
+
+    /// The footer of a sealed segment.
+    pub(crate) fn encode_footer_with(&self, layout: &Layout, digests: Option<&Digests>) -> BytesMut {
         let content = self.content.read();
         assert!(content.sealed);
         let bytes = footer_bytes(layout.segment_bytes);
@@ -308,7 +341,7 @@ impl Segment {
         let last = content.last;
         out.put_slice(&FOOTER_MAGIC);
         out.put_u16(VERSION);
-        out.put_u16(0);
+        out.put_u16(if digests.is_some() { DIGEST_SHA256 } else { DIGEST_NONE });
         out.put_u32(0);
         out.put_u64(content.entries);
         out.put_u64(last.map_or(0, |last| last.term.get()));
@@ -316,10 +349,11 @@ impl Segment {
         out.put_u32(small(self.offset(content.end) - record::HEADER_BYTES));
         out.put_u32(content.chain);
         out.put_bytes(0, 16);
-        for chunk in 0..layout.segment_bytes.div_ceil(CHUNK_BYTES) {
+        for chunk in 0..chunks(layout) {
             let first = content.index.first_between(chunk * CHUNK_BYTES, (chunk + 1) * CHUNK_BYTES);
             let (index, offset) = first.unwrap_or_default();
-            out.put_bytes(0, 32);
+            let at = usize::try_from(chunk).expect("a segment has few chunks");
+            out.put_slice(digests.and_then(|digests| digests.get(at)).unwrap_or(&[0; 32]));
             out.put_u64(index.get());
             out.put_u32(offset);
             out.put_bytes(0, 20);
@@ -332,6 +366,22 @@ impl Segment {
 
     /// Reads the footer, and from it what the segment holds. `None` if there is no valid one.
     pub(crate) fn read_footer(&self, layout: &Layout, opening: Opening) -> Result<Option<Content>> {
+        Ok(self.read_footer_digests(layout, opening)?.map(|(content, _)| content))
+    }
+
+    /// Whether no footer was ever written.
+    pub(crate) fn footer_is_blank(&self, layout: &Layout) -> bool {
+        let bytes = footer_bytes(layout.segment_bytes);
+        let mut footer = vec![0; usize::try_from(bytes).expect("a footer is small")];
+        self.region.read(layout.segment_bytes - bytes, &mut footer).is_ok() && footer.iter().all(|byte| *byte == 0)
+    }
+
+    /// The same, and the digests if the footer has them. A footer written before there were digests has none.
+    pub(crate) fn read_footer_digests(
+        &self,
+        layout: &Layout,
+        opening: Opening,
+    ) -> Result<Option<(Content, Option<Digests>)>> {
         let bytes = footer_bytes(layout.segment_bytes);
         let mut footer = vec![0; usize::try_from(bytes).expect("a footer is small")];
         self.region.read(layout.segment_bytes - bytes, &mut footer).map_err(|e| self.io("reading", e))?;
@@ -345,7 +395,8 @@ impl Segment {
             let file = self.region.path().to_owned();
             return Err(Error::FormatVersion { file, found: version, expected: VERSION });
         }
-        fields.advance(6);
+        let kind = fields.get_u16();
+        fields.advance(4);
         let entries = fields.get_u64();
         let term = Term::new(fields.get_u64());
         let last = LogId::new(term, LogIndex::new(fields.get_u64()));
@@ -353,8 +404,11 @@ impl Segment {
         let chain = fields.get_u32();
         fields.advance(16);
         let mut index = LogIndexMap::default();
-        for _ in 0..layout.segment_bytes.div_ceil(CHUNK_BYTES) {
-            fields.advance(32);
+        let mut digests = Digests::new();
+        for _ in 0..chunks(layout) {
+            let mut digest = [0; 32];
+            fields.copy_to_slice(&mut digest);
+            digests.push(digest);
             let first = LogIndex::new(fields.get_u64());
             let offset = fields.get_u32();
             fields.advance(20);
@@ -362,7 +416,7 @@ impl Segment {
                 index.note(first, offset);
             }
         }
-        Ok(Some(Content {
+        let content = Content {
             opening: Some(opening),
             last: (entries > 0).then_some(last),
             end: self.base.plus(pad + record::HEADER_BYTES),
@@ -370,7 +424,8 @@ impl Segment {
             entries,
             sealed: true,
             index,
-        }))
+        };
+        Ok(Some((content, (kind == DIGEST_SHA256).then_some(digests))))
     }
 
     /// Reads records one after the other, from the one at `offset` on.

@@ -582,33 +582,3 @@ fn options_that_cannot_be_are_refused() {
         assert!(matches!(Store::open(options).err().unwrap(), Error::Options(_)));
     }
 }
-
-#[test]
-fn a_dump_shows_what_is_there_and_what_is_damaged() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
-    store.vote(7).unwrap();
-    store.append(vec![LogEntry::new(id(7, 0), Body::Blank), entry(7, 1, "hello"), entry(7, 2, "world")]).unwrap();
-    store.close();
-    let file = fs::File::options().write(true).open(dir.path().join(format!("{:020}", 0))).unwrap();
-    file.write_all_at(b"W", 4096 + 64 + 128 + 64).unwrap();
-    let mut text = Vec::new();
-    raft_store::dump(dir.path(), &mut text).unwrap();
-    let text = String::from_utf8(text).unwrap();
-    expect_test::expect![[r#"
-        cluster 6120636c75737465722773206e616d65 generation 0
-        node 1 "" started 1 times
-        left clean
-        flush sync
-        vote Some(Vote { term: 7, node_id: 1, committed: true })
-        progress Hints { flushed_end: 4416, committed: None, applied: None, cut: None }
-        purged None
-        segment 00000000000000000000
-          Opening { first_index: 0, first_offset: 4096, chain: 0 }
-          4096 entry 7-0 blank 0 bytes
-          4160 entry 7-1 normal 5 bytes
-          4288 entry 7-2 normal 5 bytes DAMAGED
-          4416 zeros
-    "#]]
-    .assert_eq(&text);
-}
