@@ -10,6 +10,7 @@ pub(crate) mod commit_log;
 pub(crate) mod consume_queue;
 mod error;
 pub(crate) mod file_pool;
+mod inspect;
 pub(crate) mod key_index;
 pub(crate) mod log;
 pub(crate) mod queue_table;
@@ -21,6 +22,7 @@ mod tests;
 pub use commit_log::{KeyQueryOutcome, MessageStore, PullLimits, PullOutcome, PullStatus, TimeBoundary};
 pub use consume_queue::QueueEntry;
 pub use error::{Error, Result};
+pub use inspect::{DerivedCheck, DerivedFinding};
 pub use key_index::{IndexProgress, IndexSizes};
 pub use reput::ArrivalListener;
 

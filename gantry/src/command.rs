@@ -5,6 +5,7 @@ pub(crate) mod group;
 pub(crate) mod msg;
 pub(crate) mod send;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod tail;
 pub(crate) mod topic;
 

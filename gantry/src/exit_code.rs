@@ -10,6 +10,7 @@
 //! | 5 | what was asked for does not exist |
 //! | 6 | `verify`: an acknowledged message is missing |
 //! | 7 | `verify`: nothing is missing, but messages are out of order |
+//! | 8 | `store check`: the directory is damaged |
 //! | 74 | a broker's disk failed; its other groups were handed over |
 
 use std::fmt;
@@ -22,6 +23,7 @@ pub(crate) enum ExitCode {
     NotFound,
     Lost,
     OutOfOrder,
+    Damaged,
     StorageFailed,
 }
 
@@ -33,6 +35,7 @@ impl ExitCode {
             Self::NotFound => 5,
             Self::Lost => 6,
             Self::OutOfOrder => 7,
+            Self::Damaged => 8,
             Self::StorageFailed => 74,
         }
     }
@@ -51,6 +54,7 @@ impl fmt::Display for ExitCode {
             Self::NotFound => "not found",
             Self::Lost => "acknowledged messages are missing",
             Self::OutOfOrder => "messages are out of order",
+            Self::Damaged => "the store is damaged",
             Self::StorageFailed => "storage failed",
         })
     }

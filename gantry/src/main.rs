@@ -28,12 +28,13 @@ use crate::exit_code::ExitCode;
 use crate::output::Format;
 
 /// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not reachable, 5 not found,
-/// 6 verify found acknowledged messages missing, 7 verify found messages out of order, 74 a broker's storage failed.
+/// 6 verify found acknowledged messages missing, 7 verify found messages out of order, 8 store check found damage,
+/// 74 a broker's storage failed.
 #[derive(Debug, Parser)]
 #[command(name = "gantry", version, about = "A message broker whose CommitLog is a Raft log", propagate_version = true)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not \
                         reachable, 5 not found, 6 verify: acknowledged messages missing, 7 verify: messages out of \
-                        order, 74 a broker's storage failed.")]
+                        order, 8 store check: damage found, 74 a broker's storage failed.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -72,6 +73,9 @@ enum Command {
     Bench(command::bench::BenchCommand),
     /// Send numbered messages, read all queues back, and tell whether any acknowledged one is missing
     Verify(verify::VerifyArgs),
+    /// Look into the directory of a stopped node
+    #[command(subcommand)]
+    Store(command::store::StoreCommand),
     /// Print a new random cluster id for configuration files
     ClusterId,
     /// Print completions for a shell
@@ -108,6 +112,11 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
         Command::Msg(command) => runtime()?.block_on(command::msg::run(command, cluster, format)),
         Command::Bench(command) => runtime()?.block_on(command::bench::run(command, cluster, format)),
         Command::Verify(args) => runtime()?.block_on(verify::run(args, cluster, format)),
+        Command::Store(command) => {
+            let runtime = runtime()?;
+            let _entered = runtime.enter();
+            command::store::run(command, format)
+        }
         Command::ClusterId => output::line(&new_cluster_id()),
         Command::Completions { shell } => completions(shell),
     }

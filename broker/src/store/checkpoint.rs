@@ -34,6 +34,11 @@ impl Checkpoints {
         Ok(this)
     }
 
+    /// The checkpoints in `dir`, which is left as it is.
+    pub(crate) fn look(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
     /// The indexes there is a file for, ascending.
     pub(crate) fn list(&self) -> Result<Vec<u64>> {
         let names = self.names()?;

@@ -47,7 +47,7 @@ impl QueueEntry {
         out
     }
 
-    fn decode(bytes: &[u8; ENTRY_BYTES as usize]) -> Self {
+    pub(super) fn decode(bytes: &[u8; ENTRY_BYTES as usize]) -> Self {
         let [p0, p1, p2, p3, p4, p5, p6, p7, s0, s1, s2, s3, tags @ ..] = *bytes;
         Self {
             physical_offset: u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7]),

@@ -386,10 +386,7 @@ impl KeyIndex {
         let mut full = Vec::with_capacity(known.len());
         for name in known {
             let path = self.dir.join(name);
-            let (_, header) = self.read_header(&path)?;
-            if header.next_entry != self.sizes.entries || header.slots != self.sizes.slots {
-                return Err(damaged(&path, "not full although a newer file exists, or of another size"));
-            }
+            let header = read_full(&path, self.sizes)?;
             full.push(Arc::new(FullFile { path, owner: self.pool.new_owner(), header }));
         }
         let active = self.load_newest(&self.dir.join(&files.newest), files.next_entry, mark.indexed_end)?;
@@ -402,47 +399,9 @@ impl KeyIndex {
 
     /// Reads the newest file up to `next_entry` and computes its slots again.
     fn load_newest(&self, path: &Path, next_entry: u32, indexed_end: u64) -> Result<ActiveFile> {
-        let (file, header) = self.read_header(path)?;
-        if header.slots != self.sizes.slots || next_entry < 2 || next_entry > self.sizes.entries {
-            return Err(damaged(path, "its sizes differ from the configured ones"));
-        }
-        let mut bytes = vec![0; (u64::from(next_entry - 1) * ENTRY_BYTES) as usize];
-        match file.read_exact_at(&mut bytes, entry_at(header.slots, 1)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(damaged(path, "shorter than its mark says"));
-            }
-            Err(error) => return Err(io_error("reading", path, error)),
-        }
-        let mut slots = vec![0; header.slots as usize];
-        let mut last_physical_offset = header.begin_physical_offset;
-        let mut last_seconds = 0;
-        let (entries, _) = bytes.as_chunks::<{ ENTRY_BYTES as usize }>();
-        for (number, entry) in (1..).zip(entries) {
-            let entry = IndexEntry::decode(entry);
-            let slot = &mut slots[(entry.key_hash % header.slots) as usize];
-            let in_order = entry.physical_offset >= last_physical_offset && entry.physical_offset < indexed_end;
-            if entry.before != *slot || !in_order {
-                return Err(damaged(path, "its entries do not follow from each other"));
-            }
-            *slot = number;
-            last_physical_offset = entry.physical_offset;
-            last_seconds = entry.seconds;
-        }
-        let header = Header {
-            next_entry,
-            end_physical_offset: last_physical_offset,
-            end_time: header.begin_time + i64::from(last_seconds) * 1000,
-            ..header
-        };
-        Ok(ActiveFile { path: path.to_owned(), file: Arc::new(file), header, slots, pending: Vec::new() })
-    }
-
-    fn read_header(&self, path: &Path) -> Result<(File, Header)> {
         let file = File::options().read(true).write(true).open(path).map_err(|e| io_error("opening", path, e))?;
-        let mut bytes = [0; HEADER_BYTES as usize];
-        file.read_exact_at(&mut bytes, 0).map_err(|_| damaged(path, "shorter than a header"))?;
-        Ok((file, Header::decode(&bytes)))
+        let (header, slots) = read_newest(&file, path, self.sizes, next_entry, indexed_end)?;
+        Ok(ActiveFile { path: path.to_owned(), file: Arc::new(file), header, slots, pending: Vec::new() })
     }
 
     fn create(&self, physical_offset: u64, store_time_ms: i64) -> Result<ActiveFile> {
@@ -482,6 +441,93 @@ impl KeyIndex {
         self.full.write().push(Arc::new(full));
         Ok(())
     }
+}
+
+/// The header of a file that is full.
+fn read_full(path: &Path, sizes: IndexSizes) -> Result<Header> {
+    let file = File::open(path).map_err(|e| io_error("opening", path, e))?;
+    let header = read_header(&file, path)?;
+    if header.next_entry != sizes.entries || header.slots != sizes.slots {
+        return Err(damaged(path, "not full although a newer file exists, or of another size"));
+    }
+    Ok(header)
+}
+
+/// Reads the newest file up to `next_entry`: its header, and its slots computed from the entries.
+fn read_newest(
+    file: &File,
+    path: &Path,
+    sizes: IndexSizes,
+    next_entry: u32,
+    indexed_end: u64,
+) -> Result<(Header, Vec<u32>)> {
+    let header = read_header(file, path)?;
+    if header.slots != sizes.slots || next_entry < 2 || next_entry > sizes.entries {
+        return Err(damaged(path, "its sizes differ from the configured ones"));
+    }
+    let mut bytes = vec![0; (u64::from(next_entry - 1) * ENTRY_BYTES) as usize];
+    match file.read_exact_at(&mut bytes, entry_at(header.slots, 1)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(damaged(path, "shorter than its mark says"));
+        }
+        Err(error) => return Err(io_error("reading", path, error)),
+    }
+    let mut slots = vec![0; header.slots as usize];
+    let mut last_physical_offset = header.begin_physical_offset;
+    let mut last_seconds = 0;
+    let (entries, _) = bytes.as_chunks::<{ ENTRY_BYTES as usize }>();
+    for (number, entry) in (1..).zip(entries) {
+        let entry = IndexEntry::decode(entry);
+        let slot = &mut slots[(entry.key_hash % header.slots) as usize];
+        let in_order = entry.physical_offset >= last_physical_offset && entry.physical_offset < indexed_end;
+        if entry.before != *slot || !in_order {
+            return Err(damaged(path, "its entries do not follow from each other"));
+        }
+        *slot = number;
+        last_physical_offset = entry.physical_offset;
+        last_seconds = entry.seconds;
+    }
+    let header = Header {
+        next_entry,
+        end_physical_offset: last_physical_offset,
+        end_time: header.begin_time + i64::from(last_seconds) * 1000,
+        ..header
+    };
+    Ok((header, slots))
+}
+
+fn read_header(file: &File, path: &Path) -> Result<Header> {
+    let mut bytes = [0; HEADER_BYTES as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(|_| damaged(path, "shorter than a header"))?;
+    Ok(Header::decode(&bytes))
+}
+
+/// Checks the index in `dir` against its mark, and changes nothing.
+///
+/// # Errors
+/// The first contradiction, on account of which a start would build the index again.
+pub(crate) fn check(dir: &Path, sizes: IndexSizes) -> Result<()> {
+    let path = dir.join(MARK);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("reading", &path, error)),
+    };
+    let mark = Mark::decode(&bytes).ok_or_else(|| damaged(&path, "the mark is damaged"))?;
+    let Some(files) = &mark.files else { return Ok(()) };
+    let mut known = list(dir)?;
+    known.retain(|name| (&files.oldest..=&files.newest).contains(&name));
+    known.sort_unstable();
+    if known.len() != files.count as usize || known.pop().as_ref() != Some(&files.newest) {
+        return Err(damaged(dir, "a file is missing, or one too many"));
+    }
+    for name in known {
+        read_full(&dir.join(name), sizes)?;
+    }
+    let path = dir.join(&files.newest);
+    let file = File::open(&path).map_err(|e| io_error("opening", &path, e))?;
+    read_newest(&file, &path, sizes, files.next_entry, mark.indexed_end).map(|_| ())
 }
 
 /// What a flush wrote. See [`KeyIndex::sync`].

@@ -23,7 +23,7 @@ use super::error::{Error, Result};
 
 const DELETED: &str = ".deleted";
 /// A note that the files must not be trusted.
-const DISTRUSTED: &str = ".distrusted";
+pub(super) const DISTRUSTED: &str = ".distrusted";
 
 /// The ConsumeQueues of one group.
 #[derive(Debug)]

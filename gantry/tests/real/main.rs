@@ -3,7 +3,9 @@
 
 mod cluster;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use cluster::{Cluster, gantry, http, is_alive, poll};
 use serde_json::Value;
@@ -180,4 +182,74 @@ fn wrong_input_ends_with_its_own_code() {
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
     assert_eq!(gantry().args(["no-such-command"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_stopped_nodes_store_is_shown_checked_and_measured_without_a_change() {
+    let mut cluster = Cluster::start(&["--groups", "1"]);
+    for number in 0..20 {
+        cluster.run(&["send", "orders", &format!("body {number}"), "--key", &format!("k{number}"), "--tag", "a"]);
+    }
+    let dir = cluster.data().join("n2/data");
+    let dir = dir.to_str().unwrap();
+    let store = |args: &[&str]| gantry().arg("store").args(args).output().unwrap();
+    let refused = store(&["check", dir]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("in use by another process"), "{refused:?}");
+    assert_eq!(refused.status.code(), Some(1));
+    cluster.stop();
+
+    let before = bytes_below(Path::new(dir));
+    let json = |args: &[&str]| -> Vec<Value> {
+        let output = store(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let report = &json(&["check", dir, "--output", "json"])[0][0];
+    assert_eq!((&report["group"], &report["ok"]), (&"broker-a".into(), &true.into()), "{report}");
+    let found = json(&["dump", dir, "--key", "k7", "--topic", "orders", "--output", "json"]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&found[0]["kind"], &found[0]["messages"][0]["tags"]), (&"messages".into(), &"a".into()));
+    let index = found[0]["index"].to_string();
+    let one = json(&["dump", dir, "--from-index", &index, "--limit", "1", "--output", "json"]);
+    assert_eq!(one[0]["messages"][0]["keys"][0], "k7");
+    let text = store(&["dump", dir]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("keys=k7"), "{text:?}");
+    let stats = &json(&["stats", dir, "--output", "json"])[0][0];
+    let orders = stats["topics"].as_array().unwrap().iter().find(|space| space["topic"] == "orders").unwrap();
+    assert_eq!(orders["messages"], 20, "{stats}");
+    assert_eq!(before, bytes_below(Path::new(dir)), "looking has changed something");
+
+    // One bit of one record, then of nothing but a derived file.
+    let position = found[0]["position"].as_u64().unwrap();
+    let log = Path::new(dir).join("broker-a/log/00000000000000000000");
+    flip(&log, position + 70);
+    let damaged = store(&["check", dir]);
+    assert_eq!(damaged.status.code(), Some(8), "{damaged:?}");
+    let stderr = String::from_utf8_lossy(&damaged.stderr).into_owned();
+    assert!(stderr.contains(&format!("from {position} to ")) && stderr.contains("checksum"), "{stderr}");
+    flip(&log, position + 70);
+    assert!(store(&["check", dir]).status.success());
+}
+
+/// Name, contents and time of change of every file below `dir`.
+fn bytes_below(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
+    let mut found = BTreeMap::new();
+    for item in std::fs::read_dir(dir).unwrap() {
+        let path = item.unwrap().path();
+        if path.is_dir() {
+            found.extend(bytes_below(&path));
+        } else {
+            let changed = path.metadata().unwrap().modified().unwrap();
+            found.insert(path.clone(), (std::fs::read(&path).unwrap(), changed));
+        }
+    }
+    found
+}
+
+fn flip(file: &Path, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
