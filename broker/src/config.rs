@@ -15,6 +15,8 @@ use std::time::Duration;
 pub use file::parse_toml;
 pub use unit::{parse_bytes, parse_duration};
 
+use crate::disk::DiskLimits;
+
 /// Why a configuration file was refused.
 #[derive(Debug)]
 pub struct ConfigError {
@@ -145,6 +147,10 @@ pub struct StorageOptions {
     pub flush: FlushOptions,
     /// Accept file systems that are not known to keep what they promised.
     pub allow_unproven_filesystem: bool,
+    /// At which fullness of the disk what happens.
+    pub disk: DiskLimits,
+    /// Size of a file that an operator may delete when the disk is full; 0 for none.
+    pub ballast_bytes: u64,
 }
 
 /// `[raft]`.
@@ -174,6 +180,7 @@ pub struct BrokerOptions {
 /// Smallest segment: a segment must hold the largest record with room to spare.
 const SEGMENT_BYTES_MIN: u64 = 16 << 20;
 const SEGMENT_BYTES_MAX: u64 = 16 << 30;
+const BALLAST_BYTES_MAX: u64 = 16 << 30;
 const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 const QUEUES_MAX: u32 = 1_024;
 const MEMBERS_MAX: usize = 9;
@@ -347,7 +354,39 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
     if !(Duration::from_millis(10)..=Duration::from_secs(1)).contains(&storage.flush_interval) {
         return Err(format!("storage.flush_interval is {:?}, allowed are 10ms to 1s", storage.flush_interval));
     }
-    Ok(StorageOptions { segment_bytes: bytes, flush, allow_unproven_filesystem: storage.allow_unproven_filesystem })
+    if storage.ballast_bytes > BALLAST_BYTES_MAX {
+        return Err(format!("storage.ballast_bytes is {} bytes, allowed are 0 to 16GiB", storage.ballast_bytes));
+    }
+    Ok(StorageOptions {
+        segment_bytes: bytes,
+        flush,
+        allow_unproven_filesystem: storage.allow_unproven_filesystem,
+        disk: check_disk(storage)?,
+        ballast_bytes: storage.ballast_bytes,
+    })
+}
+
+fn check_disk(storage: &file::Storage) -> Result<DiskLimits, String> {
+    let (early, forced, free) =
+        (storage.disk_early_percent, storage.disk_forced_percent, storage.disk_free_percent_min);
+    if !(1..=99).contains(&early) || !(1..=99).contains(&forced) || early >= forced {
+        return Err(format!(
+            "storage.disk_early_percent ({early}) must be below storage.disk_forced_percent ({forced}), both 1 to 99"
+        ));
+    }
+    if !(1..=50).contains(&free) || u32::from(forced) + u32::from(free) > 100 {
+        return Err(format!(
+            "storage.disk_free_percent_min is {free}, allowed are 1 to 50, and at most {} with \
+             storage.disk_forced_percent = {forced}: retention must make room before messages are refused",
+            100 - forced
+        ));
+    }
+    Ok(DiskLimits {
+        early_percent: early,
+        forced_percent: forced,
+        free_percent_min: free,
+        segment_bytes: storage.segment_bytes,
+    })
 }
 
 fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {

@@ -25,7 +25,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub use metrics::{MetricFamily, MetricsText};
-pub use status::{GroupStatus, LeaderStatus, MemberStatus, NameServerStatus, NodeState, NodeStatus, ReplicaRole};
+pub use status::{
+    DiskStatus, GroupStatus, LeaderStatus, MemberStatus, NameServerStatus, NodeState, NodeStatus, ReplicaRole,
+};
 
 const BODY_BYTES_MAX: usize = 1 << 20;
 

@@ -34,6 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use self::group::NodeGroup;
 use crate::config::Options;
+use crate::disk::{Ballast, DiskSpace};
 use crate::http::{self, NodeState};
 use crate::peer::{PeerHub, PeerHubOptions};
 use crate::registration::{Registration, RegistrationHandle, RegistrationOptions};
@@ -172,6 +173,7 @@ impl Node {
         let dir = &options.node.data_dir;
         std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { dir: dir.clone(), source })?;
         let listeners = bind(&options)?;
+        make_ballast(&options);
 
         let groups: Vec<_> = options.groups.iter().map(|group| Arc::new(NodeGroup::new(group.clone()))).collect();
         let registration = Registration::start(
@@ -390,6 +392,17 @@ impl Node {
         if tokio::time::timeout(HTTP_TIME_MAX, &mut self.http).await.is_err() {
             self.http.abort();
         }
+    }
+}
+
+/// Makes sure of the ballast file. Nothing depends on it, so a node starts without one.
+fn make_ballast(options: &Options) {
+    let dir = &options.node.data_dir;
+    let keep_free = DiskSpace::of(dir).map_or(0, |space| 2 * options.storage.disk.free_bytes_min(&space));
+    match Ballast::ensure(dir, options.storage.ballast_bytes, keep_free) {
+        Ok(Ballast::NoRoom) => tracing::warn!(dir = %dir.display(), "too little room for a ballast file"),
+        Ok(Ballast::Present | Ballast::Unwanted) => {}
+        Err(error) => tracing::warn!(%error, "no ballast file"),
     }
 }
 

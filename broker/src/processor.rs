@@ -55,6 +55,7 @@ use self::offset_buffer::OffsetBuffer;
 use self::pull::HeldPull;
 use self::stats::Stats;
 use crate::client_table::{ClientTable, Now, TableLimits};
+use crate::disk::DiskState;
 use crate::forward::{Patience, Place, Source};
 use crate::peer::{CopyHandler, ForwardHandler, ForwardReply, PeerHub};
 use crate::pull_hold::{HoldLimits, PullHold};
@@ -92,18 +93,6 @@ pub trait Registrar: Send + Sync + 'static {
     fn topics_changed(&self) -> BoxFuture<'static, ()>;
 }
 
-/// How full the disk is that holds the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DiskSpace {
-    /// Size of the file system.
-    pub total_bytes: u64,
-    /// What is left of it.
-    pub free_bytes: u64,
-}
-
-/// Looks how full the disk is; `None` when that cannot be said.
-pub type DiskProbe = Arc<dyn Fn() -> Option<DiskSpace> + Send + Sync>;
-
 /// Everything a group is made of.
 pub struct GroupParts {
     /// What an operator set.
@@ -122,8 +111,8 @@ pub struct GroupParts {
     pub peers: PeerHub,
     /// The way to the name servers.
     pub registrar: Arc<dyn Registrar>,
-    /// How full the disk is.
-    pub disk: DiskProbe,
+    /// How full the disk is that holds the log.
+    pub disk: watch::Receiver<DiskState>,
 }
 
 /// The parked pulls of a group. Made before the message store, which wakes them.
@@ -164,7 +153,7 @@ pub(crate) struct Shared {
     pub(crate) holds: Arc<PullHold<HeldPull>>,
     pub(crate) peers: PeerHub,
     pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) disk: DiskProbe,
+    pub(crate) disk: watch::Receiver<DiskState>,
     pub(crate) clients: ClientTable<Connection>,
     pub(crate) offsets: OffsetBuffer,
     pub(crate) stats: Stats,

@@ -12,6 +12,7 @@
 //! - Nothing relies on a lease: whatever must be current goes through read index.
 
 mod error;
+mod fitness;
 mod hand_over;
 mod network;
 mod proposal_gate;
@@ -26,7 +27,6 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,6 +42,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::error::{AdminError, NotReady, ProposeError};
+use self::fitness::Fitness;
+pub use self::fitness::Unfit;
 use self::hand_over::{HandOver, Urgency};
 use self::network::Network;
 use self::proposal_gate::ProposalGate;
@@ -138,7 +140,7 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     role: tokio_watch::Sender<Role>,
     read_index: Arc<ReadIndex<SM>>,
     hand_over: HandOver<SM>,
-    leaving: Arc<AtomicBool>,
+    fitness: Arc<Fitness>,
     cancel: CancellationToken,
     tasks: TaskTracker,
 }
@@ -201,9 +203,9 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
         raft.run();
-        let leaving = Arc::new(AtomicBool::new(false));
+        let fitness = Arc::new(Fitness::default());
         let service: Arc<dyn GroupService> =
-            Arc::new(Service { raft: raft.clone(), takeover, silence, leaving: Arc::clone(&leaving) });
+            Arc::new(Service { raft: raft.clone(), takeover, silence, fitness: Arc::clone(&fitness) });
         hub.set_service(&identity.group, Some(service));
         let gate = Arc::new(ProposalGate::default());
         let hand_over = HandOver { raft: raft.clone(), gate, timing: options.timing };
@@ -215,6 +217,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             timing: options.timing,
             preferred: options.preferred_leader,
             role: role.clone(),
+            fitness: Arc::clone(&fitness),
         };
         let stop = cancel.clone();
         tasks.spawn(async move {
@@ -222,7 +225,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         });
         let read_index = Arc::new(ReadIndex::new(raft.clone(), options.timing.election_timeout_max));
         let hub = hub.clone();
-        Ok(Self(Arc::new(Inner { raft, hub, options, role, read_index, hand_over, leaving, cancel, tasks })))
+        Ok(Self(Arc::new(Inner { raft, hub, options, role, read_index, hand_over, fitness, cancel, tasks })))
     }
 
     /// Makes the configured members a new group. To be called on the member with the lowest id, for a group that has
@@ -332,10 +335,16 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.hand_over.to(to, Urgency::Calm).await
     }
 
+    /// Says whether a reason not to lead holds. While one does, a leader hands over to a voter that would lead, if there
+    /// is one, and nobody hands leadership to this replica.
+    pub fn set_unfit(&self, reason: Unfit, holds: bool) {
+        self.0.fitness.set(reason, holds);
+    }
+
     /// Hands leadership over if it is here, as a node does before it stops. New proposals wait meanwhile, and whoever
     /// has one may forward it to the new leader. From now on nobody brings leadership home to this replica.
     pub async fn hand_over(&self) {
-        self.0.leaving.store(true, Ordering::Release);
+        self.set_unfit(Unfit::Leaving, true);
         if !self.role().borrow().is_leader() || self.0.options.members.len() < 2 {
             return;
         }

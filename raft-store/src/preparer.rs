@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::LogPosition;
 use crate::options::{Layout, Preparation};
 use crate::region::{Files, Region};
@@ -28,11 +29,19 @@ pub(crate) struct Preparer {
     layout: Layout,
     preparation: Preparation,
     slot: Arc<(Mutex<Slot>, Condvar)>,
+    /// Whether the last attempt found no room.
+    short: Arc<watch::Sender<bool>>,
 }
 
 impl Preparer {
     pub(crate) fn new(files: Arc<dyn Files>, layout: Layout, preparation: Preparation) -> Self {
-        Self { files, layout, preparation, slot: Arc::new((Mutex::new(Slot::Idle), Condvar::new())) }
+        let slot = Arc::new((Mutex::new(Slot::Idle), Condvar::new()));
+        Self { files, layout, preparation, slot, short: Arc::new(watch::Sender::new(false)) }
+    }
+
+    /// Whether there was no room for the next segment when it was last tried to make it.
+    pub(crate) fn short(&self) -> Arc<watch::Sender<bool>> {
+        Arc::clone(&self.short)
     }
 
     /// Takes a segment that was prepared by an earlier run.
@@ -51,12 +60,17 @@ impl Preparer {
         *slot = Slot::Running;
         drop(slot);
         let (files, layout, preparation) = (Arc::clone(&self.files), self.layout, self.preparation);
-        let shared = Arc::clone(&self.slot);
+        let (shared, short) = (Arc::clone(&self.slot), Arc::clone(&self.short));
         let made = move || {
             let result = create(&*files, &layout, base, preparation);
             let next = match result {
-                Ok(region) => Slot::Ready(base, region),
+                Ok(region) => {
+                    short.send_if_modified(|short| std::mem::replace(short, false));
+                    Slot::Ready(base, region)
+                }
                 Err(error) => {
+                    let is_short = matches!(error, Error::NoSpace { .. });
+                    short.send_if_modified(|short| !std::mem::replace(short, is_short) && is_short);
                     tracing::warn!(%error, "the next segment cannot be prepared yet");
                     Slot::Failed(Instant::now())
                 }

@@ -373,7 +373,7 @@ impl Survey {
         };
         let identity = self.small.node.identity();
         let (store_uuid, start_counter) = (identity.store_uuid, identity.start_counter);
-        let log = Arc::new(Log::new(options, layout, files, state));
+        let log = Arc::new(Log::new(options, layout, files, state, preparer.short()));
         let small_files = SmallFiles {
             node: self.small.node,
             hard_state: self.small.hard_state,

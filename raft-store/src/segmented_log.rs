@@ -181,14 +181,22 @@ pub(crate) struct Log {
     pub(crate) health: watch::Sender<Health>,
     pub(crate) sealed: watch::Sender<Option<SealedSegment>>,
     pub(crate) sync_times: SyncTimes,
+    /// Whether there was no room for the next segment when it was last tried to make it.
+    pub(crate) short: Arc<watch::Sender<bool>>,
 }
 
 impl Log {
-    pub(crate) fn new(options: Options, layout: Layout, files: Arc<dyn Files>, state: State) -> Self {
+    pub(crate) fn new(
+        options: Options,
+        layout: Layout,
+        files: Arc<dyn Files>,
+        state: State,
+        short: Arc<watch::Sender<bool>>,
+    ) -> Self {
         let sealed = watch::Sender::new(None);
         let health = watch::Sender::new(Health::Good);
         let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
-        Self { options, layout, files, state, latched, health, sealed, sync_times }
+        Self { options, layout, files, state, latched, health, sealed, sync_times, short }
     }
 
     /// The saved vote.

@@ -229,6 +229,14 @@ impl LogView {
         self.log().health.subscribe()
     }
 
+    /// Whether there is no room on the disk for the segment behind the open one.
+    ///
+    /// The log goes on until the open segment is full. Whoever puts entries into it should stop before, with all
+    /// but what makes room.
+    pub fn is_short_of_room(&self) -> watch::Receiver<bool> {
+        self.log().short.subscribe()
+    }
+
     /// Writes a lower bound of what has been applied, without a sync. A hint for people and for the
     /// next start, nothing rests on it.
     pub fn set_applied_hint(&self, applied: LogId) {

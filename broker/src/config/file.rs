@@ -123,6 +123,11 @@ pub(super) struct Storage {
     #[serde(deserialize_with = "unit::duration")]
     pub(super) flush_interval: Duration,
     pub(super) allow_unproven_filesystem: bool,
+    pub(super) disk_early_percent: u8,
+    pub(super) disk_forced_percent: u8,
+    pub(super) disk_free_percent_min: u8,
+    #[serde(deserialize_with = "unit::bytes")]
+    pub(super) ballast_bytes: u64,
 }
 
 impl Default for Storage {
@@ -132,6 +137,10 @@ impl Default for Storage {
             flush: Flush::Sync,
             flush_interval: Duration::from_millis(200),
             allow_unproven_filesystem: false,
+            disk_early_percent: 75,
+            disk_forced_percent: 85,
+            disk_free_percent_min: 10,
+            ballast_bytes: 256 << 20,
         }
     }
 }

@@ -110,6 +110,10 @@ fn contradictions_are_refused() {
     check_refused("broker-a", "../broker-a", &["group.name", "letters, digits"]);
     check_refused("[node]", "[raft]\nheartbeat_interval = \"400ms\"\n[node]", &["at least twice"]);
     check_refused("[node]", "[storage]\nsegment_bytes = \"1MiB\"\n[node]", &["16MiB to 16GiB"]);
+    let storage = |line: &str| format!("[storage]\n{line}\n[node]");
+    check_refused("[node]", &storage("disk_early_percent = 85"), &["disk_early_percent (85) must be below"]);
+    check_refused("[node]", &storage("disk_free_percent_min = 20"), &["at most 15", "retention must make room"]);
+    check_refused("[node]", &storage("ballast_bytes = \"1000GiB\""), &["0 to 16GiB"]);
     check_refused("[node]", "[broker]\nmessage_bytes_max = \"1GiB\"\n[node]", &["message_bytes_max"]);
 }
 

@@ -70,8 +70,24 @@ pub struct GroupStatus {
     pub committed: Option<u64>,
     /// Last entry that the state machine has seen.
     pub applied: Option<u64>,
+    /// How full the disk is that holds the replica; `None` while it is being recovered.
+    #[serde(default)]
+    pub disk: Option<DiskStatus>,
     /// All replicas.
     pub members: Vec<MemberStatus>,
+}
+
+/// How full a disk is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// `calm`, `early`, `forced` or `full`.
+    pub level: String,
+    /// What is used and what is free together.
+    pub total_bytes: u64,
+    /// What this process can still use.
+    pub free_bytes: u64,
+    /// Why messages of clients are refused, if they are.
+    pub refusal: Option<String>,
 }
 
 /// What a replica is.

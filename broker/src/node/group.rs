@@ -13,8 +13,9 @@ use super::{StartError, StartOptions};
 use crate::config::{
     BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, NodeOptions, RaftOptions, StorageOptions,
 };
+use crate::disk::DiskWatch;
 use crate::peer::{GroupIdentity, PeerHub};
-use crate::processor::{DiskProbe, DiskSpace, Group, GroupHandler, GroupParts, GroupSettings, Holds};
+use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
 use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig};
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::sequencer::{Sequencer, SequencerOptions};
@@ -50,6 +51,7 @@ pub(super) struct Running {
     pub(super) state: StateReader,
     pub(super) log: LogView,
     pub(super) recovered: Recovered,
+    pub(super) disk: DiskWatch,
     control: StoreControl,
     hub: PeerHub,
 }
@@ -121,6 +123,8 @@ impl NodeGroup {
         let raft =
             GroupRaft::start(raft_options, &context.hub, log.storage, store.state_machine).await.map_err(failed)?;
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
+        let disk =
+            DiskWatch::start(self.dir(&context.node.data_dir), context.storage.disk, log.view.is_short_of_room());
         let group = Group::start(GroupParts {
             settings: GroupSettings {
                 cluster_name: context.cluster.name.clone(),
@@ -139,7 +143,7 @@ impl NodeGroup {
             holds,
             peers: context.hub.clone(),
             registrar: Arc::new(context.registration.clone()),
-            disk: disk_probe(self.dir(&context.node.data_dir)),
+            disk: disk.subscribe(),
         });
         let handler = Arc::new(GroupHandler::new(group.clone()));
         context.hub.set_forward_handler(self.name(), Arc::clone(&handler) as _);
@@ -151,6 +155,7 @@ impl NodeGroup {
             state: store.state,
             log: log.view,
             recovered,
+            disk,
             control: store.control,
             hub: context.hub.clone(),
         };
@@ -313,14 +318,4 @@ fn describe(role: &Role) -> String {
         Role::Follower { term, leader: Some((id, member)) } => format!("follows {id} ({}) in term {term}", member.node),
         Role::Follower { term, leader: None } => format!("knows no leader in term {term}"),
     }
-}
-
-fn disk_probe(dir: PathBuf) -> DiskProbe {
-    Arc::new(move || {
-        let stat = rustix::fs::statvfs(&dir).ok()?;
-        Some(DiskSpace {
-            total_bytes: stat.f_blocks.checked_mul(stat.f_frsize)?,
-            free_bytes: stat.f_bavail.checked_mul(stat.f_frsize)?,
-        })
-    })
 }

@@ -8,8 +8,10 @@ use futures::future::BoxFuture;
 
 use super::Shared;
 use super::group::NodeGroup;
+use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, GroupStatus, LeaderStatus, MemberStatus, MetricsText, NodeState, NodeStatus, ReplicaRole,
+    Admin, AdminError, DiskStatus, GroupStatus, LeaderStatus, MemberStatus, MetricsText, NodeState, NodeStatus,
+    ReplicaRole,
 };
 use crate::raft::{self, GroupMetrics, Role};
 
@@ -101,7 +103,14 @@ fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> O
         })
         .map(|group| group.name.as_str())
         .collect();
-    (!leaderless.is_empty()).then(|| format!("no leader that answers: {}", leaderless.join(", ")))
+    if !leaderless.is_empty() {
+        return Some(format!("no leader that answers: {}", leaderless.join(", ")));
+    }
+    // A follower with a full disk hinders nobody.
+    groups.iter().filter(|group| group.role == ReplicaRole::Leader).find_map(|group| {
+        let refusal = group.disk.as_ref()?.refusal.as_ref()?;
+        Some(format!("group {} takes no messages: {refusal}", group.name))
+    })
 }
 
 fn group_status(group: &NodeGroup) -> GroupStatus {
@@ -128,9 +137,11 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         flushed: None,
         committed: None,
         applied: None,
+        disk: None,
         members: configured().collect(),
     };
     let Some(running) = group.running() else { return status };
+    status.disk = Some(disk_status(*running.disk.subscribe().borrow()));
     let metrics = running.raft.metrics();
     let role = running.raft.role().borrow().clone();
     status.term = role.term();
@@ -159,6 +170,15 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         status.members = members(&metrics, own.id);
     }
     status
+}
+
+fn disk_status(disk: DiskState) -> DiskStatus {
+    DiskStatus {
+        level: disk.level.word().to_owned(),
+        total_bytes: disk.space.map_or(0, |space| space.total_bytes),
+        free_bytes: disk.space.map_or(0, |space| space.free_bytes),
+        refusal: disk.refusal(),
+    }
 }
 
 fn members(metrics: &GroupMetrics, own_id: u64) -> Vec<MemberStatus> {
@@ -195,6 +215,15 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     gauge("gantry_raft_last_index", "Last entry in the log.", &|group| group.last);
     gauge("gantry_raft_flushed_index", "Last entry on this disk.", &|group| group.flushed);
     gauge("gantry_raft_committed_index", "Last entry known to be committed.", &|group| group.committed);
+    gauge("gantry_disk_total_bytes", "Used and free bytes of the disk with the log.", &|group| {
+        Some(group.disk.as_ref()?.total_bytes)
+    });
+    gauge("gantry_disk_free_bytes", "Free bytes of the disk with the log.", &|group| {
+        Some(group.disk.as_ref()?.free_bytes)
+    });
+    gauge("gantry_disk_refuses", "Whether messages would be refused because the disk is full.", &|group| {
+        Some(u64::from(group.disk.as_ref()?.refusal.is_some()))
+    });
     gauge("gantry_raft_applied_index", "Last entry applied.", &|group| group.applied);
     let running = || shared.groups.iter().filter_map(|group| group.running().map(|running| (group.name(), running)));
     let mut counter = |name: &str, help: &str, value: &dyn Fn(&super::group::Running) -> u64| {

@@ -58,9 +58,8 @@ impl Group {
         put("dispatchBehindBytes", "0".to_owned());
         put("remainHowManyDataToFlush", "0 B".to_owned());
         put("earliestMessageTimeStamp", "-1".to_owned());
-        if let Some(space) = (self.0.disk)() {
-            let used = space.total_bytes.saturating_sub(space.free_bytes);
-            let ratio = format!("{:.2}", used as f64 / space.total_bytes.max(1) as f64);
+        if let Some(space) = self.0.disk.borrow().space {
+            let ratio = format!("{:.2}", space.used_ratio());
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
             put("commitLogDiskRatio", ratio.clone());
             put("consumeQueueDiskRatio", ratio);

@@ -186,7 +186,18 @@ impl Group {
         Ok(())
     }
 
+    /// Refuses a message of a client while the disk has no room for it.
+    pub(super) fn check_room(&self) -> Result<(), Failure> {
+        match self.0.disk.borrow().refusal() {
+            None => Ok(()),
+            Some(reason) => {
+                Err(Failure::refused(ResponseCode::SERVICE_NOT_AVAILABLE, format!("not proposed: {reason}")))
+            }
+        }
+    }
+
     fn prepare_send(&self, request: &RemotingCommand, origin: SocketAddr) -> Result<Prepared, Failure> {
+        self.check_room()?;
         let sent = SendRequest::decode(request)?;
         let properties = Scan::of(sent.properties);
         let settings = &self.0.settings;

@@ -25,6 +25,7 @@ fn retry_limit(own: Option<i32>, client_version: i32, configured: i32) -> i32 {
 
 impl Group {
     pub(super) async fn send_back(&self, request: &RemotingCommand) -> Outcome {
+        self.check_room()?;
         let header = SendBackRequest::decode(request)?;
         let group = self.0.state.group(&header.group).ok_or_else(|| Failure::no_group(&header.group))?;
         if group.retry_queues == 0 {

@@ -7,6 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::stats::SAMPLE_INTERVAL;
 use super::{Group, now};
 use crate::forward::Place;
+use crate::raft::Unfit;
 use crate::state_machine::Command;
 
 /// How often silent clients are looked for.
@@ -33,6 +34,8 @@ pub(super) fn spawn_all(group: &Group) {
     tasks.spawn(async move { this.run_clock().await });
     let this = run(group);
     tasks.spawn(async move { Box::pin(this.copy_clients()).await });
+    let this = run(group);
+    tasks.spawn(async move { this.watch_disk().await });
 }
 
 impl Group {
@@ -66,6 +69,19 @@ impl Group {
                     self.0.place.send_replace(Place::Nowhere);
                     return;
                 },
+            }
+        }
+    }
+
+    /// Lets others lead while this replica's disk takes no messages.
+    async fn watch_disk(&self) {
+        let mut disk = self.0.disk.clone();
+        loop {
+            let is_full = disk.borrow_and_update().refusal().is_some();
+            self.0.raft.set_unfit(Unfit::DiskFull, is_full);
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                changed = disk.changed() => if changed.is_err() { return },
             }
         }
     }

@@ -1,7 +1,6 @@
 //! What this replica does for its peers: appends, votes, snapshots, transfers, notices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BufMut;
@@ -15,6 +14,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::fitness::Fitness;
 use super::takeover::{OpenStream, Takeover};
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire;
@@ -31,8 +31,8 @@ pub(super) struct Service<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) raft: Raft<TypeConfig, SM>,
     pub(super) takeover: Arc<Takeover<SM>>,
     pub(super) silence: Silence,
-    /// Set for good once the node wants to lead no more.
-    pub(super) leaving: Arc<AtomicBool>,
+    /// Told to those who would hand leadership over.
+    pub(super) fitness: Arc<Fitness>,
 }
 
 /// When a restarted replica begins to vote.
@@ -100,7 +100,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Service<SM> 
                 let ours = self.takeover.noticed(frame.envelope.sender, notice);
                 wire::put_death_notice(out, &ours);
             }
-            Kind::WouldLead => out.put_u8(u8::from(!self.leaving.load(Ordering::Acquire))),
+            Kind::WouldLead => out.put_u8(u8::from(self.fitness.would_lead())),
             kind => return Err(format!("{kind:?} is no call to a replica")),
         }
         Ok(answer)

@@ -17,10 +17,11 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Timing;
 use super::error::NotReady;
-use super::hand_over::{HandOver, Urgency, most_caught_up};
+use super::fitness::Fitness;
+use super::hand_over::{HandOver, Urgency};
 use super::read_index::confirm;
 use super::role::Role;
-use super::type_config::{SnapshotData, TypeConfig};
+use super::type_config::{RaftLogId, SnapshotData, TypeConfig};
 use super::wire;
 use crate::peer::frame::Kind;
 use crate::peer::handshake::Class;
@@ -42,6 +43,8 @@ const NEW_GROUP_CALM_FOR: Duration = Duration::from_millis(300);
 const PREFERRED_LAG_MAX: u64 = 256;
 /// Pause after a hand-over that did not succeed.
 const RESTORE_RETRY: Duration = Duration::from_secs(30);
+/// The same for a leader that should not lead.
+const UNFIT_RETRY: Duration = Duration::from_secs(2);
 /// A leader whose own disk has flushed nothing for so long, with entries waiting, hands over.
 const FLUSH_STALL_MAX: Duration = Duration::from_secs(5);
 
@@ -59,6 +62,7 @@ pub(super) struct Watcher<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) timing: Timing,
     pub(super) preferred: Option<u64>,
     pub(super) role: watch::Sender<Role>,
+    pub(super) fitness: Arc<Fitness>,
 }
 
 impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> {
@@ -179,25 +183,33 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
     async fn look_home(&self, metrics: &RaftMetrics<TypeConfig>, home: &mut Home) {
         let flushed = self.raft.watch_log_progress().get().and_then(|point| point.last_log_id).map(|id| id.index());
         let now = Instant::now();
-        let to = if home.flush_stalled(now, metrics.state.is_leader(), flushed, metrics.last_log_index) {
-            tracing::warn!(group = self.group, "own disk has stalled: handing leadership over");
-            most_caught_up(metrics)
-        } else {
-            self.preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred))
-        };
-        if let Some(to) = to {
-            home.not_before = Some(now + RESTORE_RETRY);
+        let (to, retry, urgency) =
+            if home.flush_stalled(now, metrics.state.is_leader(), flushed, metrics.last_log_index) {
+                tracing::warn!(group = self.group, "own disk has stalled: handing leadership over");
+                (by_progress(metrics), RESTORE_RETRY, Urgency::Leaving)
+            } else if metrics.state.is_leader() && self.fitness.should_hand_over() && home.may_try(now) {
+                (close_behind(metrics), UNFIT_RETRY, Urgency::Calm)
+            } else {
+                let home = self.preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred));
+                (home.into_iter().collect(), RESTORE_RETRY, Urgency::Calm)
+            };
+        if !to.is_empty() {
+            home.not_before = Some(now + retry);
             let (hand_over, hub, group) = (self.hand_over.clone(), Arc::clone(self.hub.hub()), self.group.clone());
             self.hub.hub().spawn(async move {
-                // A replica that is about to stop follows as closely as any other.
-                match would_lead(&hub, &group, to).await {
-                    Ok(true) => {}
-                    Ok(false) => return tracing::debug!(group, to, "would not lead"),
-                    Err(reason) => return tracing::debug!(group, to, reason, "cannot say whether it would lead"),
-                }
-                tracing::info!(group, to, "handing leadership over");
-                if let Err(error) = hand_over.to(Some(to), Urgency::Calm).await {
-                    tracing::warn!(group, to, %error, "leadership not handed over");
+                for to in to {
+                    // A replica that is about to stop follows as closely as any other.
+                    match would_lead(&hub, &group, to).await {
+                        Ok(true) => {
+                            tracing::info!(group, to, "handing leadership over");
+                            if let Err(error) = hand_over.to(Some(to), urgency).await {
+                                tracing::warn!(group, to, %error, "leadership not handed over");
+                            }
+                            return;
+                        }
+                        Ok(false) => tracing::debug!(group, to, "would not lead"),
+                        Err(reason) => tracing::debug!(group, to, reason, "cannot say whether it would lead"),
+                    }
                 }
             });
         }
@@ -209,6 +221,32 @@ async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<bool, String
     let answer =
         link.ask(Kind::WouldLead, &[], Vec::new(), WOULD_LEAD_TIMEOUT).await.map_err(|error| error.to_string())?;
     wire::would_lead(&answer).map_err(|error| error.to_string())
+}
+
+/// The other voters, the one that misses least first.
+fn by_progress(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
+    let mut voters: Vec<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id).collect();
+    voters.sort_by_key(|voter| std::cmp::Reverse(matched(metrics, *voter).map(|id| id.index())));
+    voters
+}
+
+/// The same, without those that could not take over at once.
+fn close_behind(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
+    let mut voters = by_progress(metrics);
+    voters.retain(|voter| is_close(metrics, *voter));
+    voters
+}
+
+fn matched(metrics: &RaftMetrics<TypeConfig>, voter: u64) -> Option<RaftLogId> {
+    metrics.replication.as_ref().and_then(|all| all.get(&voter).copied().flatten())
+}
+
+/// Whether a replica has been heard of just now and misses little.
+fn is_close(metrics: &RaftMetrics<TypeConfig>, voter: u64) -> bool {
+    let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&voter).copied().flatten());
+    matched(metrics, voter).map_or(0, |id| id.index() + 1) + PREFERRED_LAG_MAX
+        >= metrics.last_log_index.map_or(0, |index| index + 1)
+        && heard.is_some_and(|at| at.into_inner().elapsed() < Duration::from_secs(1))
 }
 
 /// What the way home depends on: time led, time the preferred replica was close, time the disk stood still.
@@ -232,13 +270,8 @@ impl Home {
         if led_term != term {
             self.leading = Some((term, now));
         }
-        let matched = metrics.replication.as_ref().and_then(|all| all.get(&preferred).copied().flatten());
-        let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&preferred).copied().flatten());
         let is_voter = metrics.membership_config.voter_ids().any(|voter| voter == preferred);
-        let close = matched.map_or(0, |id| id.index() + 1) + PREFERRED_LAG_MAX
-            >= metrics.last_log_index.map_or(0, |index| index + 1)
-            && heard.is_some_and(|at| at.into_inner().elapsed() < Duration::from_secs(1));
-        if !close || !is_voter {
+        if !is_close(metrics, preferred) || !is_voter {
             self.close_since = None;
             return false;
         }
@@ -249,7 +282,12 @@ impl Home {
         led_term == term
             && now.duration_since(led_since) >= led_for
             && now.duration_since(close_since) >= close_for
-            && self.not_before.is_none_or(|at| now >= at)
+            && self.may_try(now)
+    }
+
+    /// Whether the last attempt is long enough ago.
+    fn may_try(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|at| now >= at)
     }
 
     /// Whether entries have waited for the own disk for too long.
@@ -260,7 +298,7 @@ impl Home {
         }
         match self.flushed {
             Some((before, since)) if before == flushed => {
-                now.duration_since(since) >= FLUSH_STALL_MAX && self.not_before.is_none_or(|at| now >= at)
+                now.duration_since(since) >= FLUSH_STALL_MAX && self.may_try(now)
             }
             _ => {
                 self.flushed = Some((flushed, now));

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::disk::{DiskLevel, DiskSpace, DiskState};
 use broker::peer::{GroupIdentity, PeerAddress, PeerHub, PeerHubOptions};
-use broker::processor::{DiskSpace, Group, GroupHandler, GroupParts, GroupSettings, Holds, Registrar};
+use broker::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds, Registrar};
 use broker::raft::{GroupRaft, GroupRaftOptions, Role, Timing};
 use broker::sequencer::{Sequencer, SequencerOptions};
 use broker::state_machine::{self, StoreControl};
@@ -18,7 +19,7 @@ use raft_store::{ClusterId, FlushMode, Member};
 use remoting::{Channel, ChannelOptions, Connection, Handler, Responder, Server, ServerHandle};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::{MutexGuard, Notify};
+use tokio::sync::{MutexGuard, Notify, watch};
 
 pub(crate) const CLUSTER: &str = "DefaultCluster";
 pub(crate) const BROKER: &str = "broker-a";
@@ -43,6 +44,8 @@ pub(crate) struct Node {
     pub(crate) group: Group,
     pub(crate) raft: GroupRaft,
     pub(crate) addr: SocketAddr,
+    /// How full its disk seems to be.
+    pub(crate) disk: watch::Sender<DiskState>,
     hub: PeerHub,
     sequencer: Sequencer,
     store: StoreControl,
@@ -175,6 +178,9 @@ impl Node {
         };
         let raft = GroupRaft::start(options, &hub, opened.storage, store.state_machine).await.unwrap();
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
+        let space = DiskSpace { total_bytes: 100 << 30, free_bytes: 40 << 30 };
+        let calm = DiskState { level: DiskLevel::Calm, space: Some(space), log_is_short: false, free_bytes_min: 0 };
+        let disk = watch::Sender::new(calm);
         let group = Group::start(GroupParts {
             settings: GroupSettings {
                 cluster_name: CLUSTER.to_owned(),
@@ -193,13 +199,13 @@ impl Node {
             holds,
             peers: hub.clone(),
             registrar: Arc::new(Registered),
-            disk: Arc::new(|| Some(DiskSpace { total_bytes: 100, free_bytes: 40 })),
+            disk: disk.subscribe(),
         });
         let handler = GroupHandler::new(group.clone());
         hub.set_forward_handler(BROKER, Arc::new(handler.clone()));
         hub.set_copy_handler(BROKER, Arc::new(handler.clone()));
         let server = Server::new(remoting::Options::default(), Arc::new(handler)).start(clients).unwrap();
-        Self { id, group, raft, addr, hub, sequencer, store: store.control, server: Some(server), _dir: dir }
+        Self { id, group, raft, addr, disk, hub, sequencer, store: store.control, server: Some(server), _dir: dir }
     }
 
     /// A client of this node.

@@ -9,5 +9,6 @@
 mod cluster;
 mod compatibility;
 mod failover;
+mod full_disk;
 mod golden;
 mod requests;

@@ -203,7 +203,8 @@ impl Layout {
              [cluster]\nid = \"{}\"\n\n\
              [node]\nname = \"{}\"\ndata_dir = {data_dir}\nraft_listen = \"{}\"\nhttp_listen = \"{}\"\n\
              namesrv = [{namesrv}]\nstop_forward_time = \"{}s\"\n\n\
-             [storage]\nsegment_bytes = \"64MiB\"\nflush = \"{}\"\nallow_unproven_filesystem = true\n\n\
+             [storage]\nsegment_bytes = \"64MiB\"\nflush = \"{}\"\nallow_unproven_filesystem = true\n\
+             disk_early_percent = 90\ndisk_forced_percent = 95\ndisk_free_percent_min = 2\nballast_bytes = \"0B\"\n\n\
              [broker]\nauto_create_topics = true\n",
             self.cluster_id,
             Self::node_name(node),
