@@ -8,7 +8,9 @@
 //! A copied entry has no connection. It stands until the client's own heartbeat replaces it, until the peer it came from
 //! no longer has it, or until it expires like any other.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod copy;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,8 +18,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use protocol::body::{ConsumeFromWhere, ConsumeType, MessageModel};
 use protocol::{GroupName, TopicName};
-use serde::{Deserialize, Serialize};
 
+pub use self::copy::TableCopy;
 use crate::processor::filter::TagFilter;
 
 /// One topic a consumer group reads, and what of it.
@@ -306,22 +308,9 @@ impl<C: Clone> ClientTable<C> {
     pub fn closed(&self, connection: u64, now: Now) -> Changed {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let mut changed = Changed::new();
-        for (role, group, client_id) in inner.by_connection.remove(&connection).unwrap_or_default() {
-            if inner.connection_of(role, &group, &client_id) != Some(connection) {
-                continue;
-            }
-            match role {
-                Role::Producer => inner.remove_producer(&group, &client_id),
-                Role::Consumer => {
-                    if inner.remove_consumer(&group, &client_id) {
-                        inner.remember_change(now.instant, &group);
-                        changed.push(group);
-                    }
-                }
-            }
-        }
-        changed
+        let mut gone = inner.by_connection.remove(&connection).unwrap_or_default();
+        gone.retain(|(role, group, client_id)| inner.connection_of(*role, group, client_id) == Some(connection));
+        inner.remove_all(gone, now.instant)
     }
 
     /// Takes out every client that was silent for longer than the limit.
@@ -339,25 +328,18 @@ impl<C: Clone> ClientTable<C> {
             let silent = consumers.members.iter().filter(|(_, client)| silent(client));
             gone.extend(silent.map(|(id, _)| (Role::Consumer, group.clone(), id.clone())));
         }
-        let mut changed = Changed::new();
-        for (role, group, client_id) in gone {
-            match role {
-                Role::Producer => inner.remove_producer(&group, &client_id),
-                Role::Consumer => {
-                    if inner.remove_consumer(&group, &client_id) && !changed.contains(&group) {
-                        inner.remember_change(now.instant, &group);
-                        changed.push(group);
-                    }
-                }
-            }
-        }
-        changed
+        inner.remove_all(gone, now.instant)
+    }
+
+    /// Whether every live client has had the time to be heard here, or was told of by a peer.
+    fn is_complete(&self, inner: &Inner<C>, now: Instant) -> bool {
+        inner.copied || now.saturating_duration_since(self.started) >= self.limits.heartbeat_interval
     }
 
     /// Who is in a consumer group.
     pub fn members(&self, group: &GroupName, now: Instant) -> Members {
         let inner = self.inner.lock();
-        if !inner.copied && now.saturating_duration_since(self.started) < self.limits.heartbeat_interval {
+        if !self.is_complete(&inner, now) {
             return Members::Unknown;
         }
         match inner.consumers.get(group) {
@@ -443,129 +425,6 @@ impl<C: Clone> ClientTable<C> {
         groups.sort();
         groups.dedup();
         groups
-    }
-
-    /// The whole table, for a peer that starts; `None` while it may be partial.
-    pub fn export(&self, now: Instant) -> Option<TableCopy> {
-        let inner = self.inner.lock();
-        if !inner.copied && now.saturating_duration_since(self.started) < self.limits.heartbeat_interval {
-            return None;
-        }
-        let age = |client: &Client<C>| {
-            u64::try_from(now.saturating_duration_since(client.last_heartbeat).as_millis()).unwrap_or(u64::MAX)
-        };
-        let copy_of = |id: &String, client: &Client<C>| ClientCopy {
-            client_id: id.clone(),
-            remote: client.remote,
-            language: client.language.clone(),
-            version: client.version,
-            last_heartbeat_ms: client.last_heartbeat_ms,
-            age_ms: age(client),
-        };
-        Some(TableCopy {
-            consumers: inner
-                .consumers
-                .iter()
-                .map(|(group, consumers)| ConsumerGroupCopy {
-                    group: group.as_str().to_owned(),
-                    consume_type: consumers.consume_type,
-                    message_model: consumers.message_model,
-                    consume_from_where: consumers.consume_from_where,
-                    subscriptions: consumers
-                        .subscriptions
-                        .values()
-                        .map(|subscription| SubscriptionCopy {
-                            topic: subscription.topic.as_str().to_owned(),
-                            expression: subscription.expression.clone(),
-                            expression_type: subscription.expression_type.clone(),
-                            version: subscription.version,
-                        })
-                        .collect(),
-                    members: consumers.members.iter().map(|(id, client)| copy_of(id, client)).collect(),
-                })
-                .collect(),
-            producers: inner
-                .producers
-                .iter()
-                .map(|(group, members)| ProducerGroupCopy {
-                    group: group.as_str().to_owned(),
-                    members: members.iter().map(|(id, client)| copy_of(id, client)).collect(),
-                })
-                .collect(),
-        })
-    }
-
-    /// Takes in the table of a peer: adds what is unknown here, drops copied entries that the peer no longer has, and
-    /// leaves alone everyone who spoke to this node. Afterwards the table counts as complete.
-    ///
-    /// Names that do not parse are left out: the peer is trusted, but its table once came from clients.
-    pub fn import(&self, copy: TableCopy, now: Now) -> Changed {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        let mut changed = Changed::new();
-        let mut listed: HashSet<(Role, GroupName, String)> = HashSet::new();
-        for copied in copy.consumers {
-            let Ok(group) = GroupName::parse(&copied.group) else { continue };
-            let parsed = copied.subscriptions.into_iter().filter_map(SubscriptionCopy::parse);
-            let subscriptions: Vec<Subscription> = parsed.take(self.limits.subscriptions_max).collect();
-            let mut grew = false;
-            for member in copied.members {
-                listed.insert((Role::Consumer, group.clone(), member.client_id.clone()));
-                let known = inner.connection_of(Role::Consumer, &group, &member.client_id).is_some();
-                if known || !inner.has_room(&self.limits, Role::Consumer, &group, &member.client_id) {
-                    continue;
-                }
-                let beat = ConsumerBeat {
-                    group: group.clone(),
-                    consume_type: copied.consume_type,
-                    message_model: copied.message_model,
-                    consume_from_where: copied.consume_from_where,
-                    subscriptions: subscriptions.clone(),
-                };
-                let client_id = member.client_id.clone();
-                if let Some(client) = member.into_client(now, self.limits.expiry) {
-                    grew |= inner.consumer_heartbeat(beat, &client_id, client);
-                }
-            }
-            if grew {
-                inner.remember_change(now.instant, &group);
-                changed.push(group);
-            }
-        }
-        for copied in copy.producers {
-            let Ok(group) = GroupName::parse(&copied.group) else { continue };
-            for member in copied.members {
-                listed.insert((Role::Producer, group.clone(), member.client_id.clone()));
-                let known = inner.connection_of(Role::Producer, &group, &member.client_id).is_some();
-                if known || !inner.has_room(&self.limits, Role::Producer, &group, &member.client_id) {
-                    continue;
-                }
-                let client_id = member.client_id.clone();
-                if let Some(client) = member.into_client(now, self.limits.expiry)
-                    && inner.producers.entry(group.clone()).or_default().insert(client_id, client).is_none()
-                {
-                    inner.memberships += 1;
-                }
-            }
-        }
-        for (role, group, client_id) in inner.copied_entries() {
-            if listed.contains(&(role, group.clone(), client_id.clone())) {
-                continue;
-            }
-            match role {
-                Role::Producer => inner.remove_producer(&group, &client_id),
-                Role::Consumer => {
-                    if inner.remove_consumer(&group, &client_id) {
-                        inner.remember_change(now.instant, &group);
-                        changed.push(group);
-                    }
-                }
-            }
-        }
-        inner.copied = true;
-        changed.sort();
-        changed.dedup();
-        changed
     }
 
     /// Marks the table complete although no peer was asked: there is none.
@@ -684,6 +543,25 @@ impl<C: Clone> Inner<C> {
         changed || consumers.subscriptions.len() != before
     }
 
+    /// Takes members out. Returns the consumer groups among theirs, each once.
+    fn remove_all(&mut self, members: impl IntoIterator<Item = (Role, GroupName, String)>, now: Instant) -> Changed {
+        let mut changed = BTreeSet::new();
+        for (role, group, client_id) in members {
+            match role {
+                Role::Producer => self.remove_producer(&group, &client_id),
+                Role::Consumer => {
+                    if self.remove_consumer(&group, &client_id) {
+                        changed.insert(group);
+                    }
+                }
+            }
+        }
+        for group in &changed {
+            self.remember_change(now, group);
+        }
+        changed.into_iter().collect()
+    }
+
     fn remove_producer(&mut self, group: &GroupName, client_id: &str) {
         let Some(members) = self.producers.get_mut(group) else { return };
         let Some(client) = members.remove(client_id) else { return };
@@ -714,79 +592,6 @@ impl<C: Clone> Inner<C> {
             self.recently_changed.drain(..RECENT_CHANGES_MAX / 2);
         }
         self.recently_changed.push((now, group.clone()));
-    }
-}
-
-/// A whole table, as one node gives it to another.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TableCopy {
-    consumers: Vec<ConsumerGroupCopy>,
-    producers: Vec<ProducerGroupCopy>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct ConsumerGroupCopy {
-    group: String,
-    consume_type: ConsumeType,
-    message_model: MessageModel,
-    consume_from_where: ConsumeFromWhere,
-    subscriptions: Vec<SubscriptionCopy>,
-    members: Vec<ClientCopy>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct SubscriptionCopy {
-    topic: String,
-    expression: String,
-    expression_type: String,
-    version: i64,
-}
-
-impl SubscriptionCopy {
-    fn parse(self) -> Option<Subscription> {
-        let topic = TopicName::parse(&self.topic).ok()?;
-        let filter = crate::processor::filter::parse(&self.expression, Some(&self.expression_type)).ok();
-        Some(Subscription {
-            topic,
-            expression: self.expression,
-            expression_type: self.expression_type,
-            version: self.version,
-            filter,
-        })
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct ProducerGroupCopy {
-    group: String,
-    members: Vec<ClientCopy>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct ClientCopy {
-    client_id: String,
-    remote: SocketAddr,
-    language: String,
-    version: i32,
-    last_heartbeat_ms: i64,
-    age_ms: u64,
-}
-
-impl ClientCopy {
-    /// `None` when the client has been silent for too long already.
-    fn into_client<C>(self, now: Now, expiry: Duration) -> Option<Client<C>> {
-        let age = Duration::from_millis(self.age_ms);
-        if age > expiry {
-            return None;
-        }
-        Some(Client {
-            link: None,
-            remote: self.remote,
-            language: self.language,
-            version: self.version,
-            last_heartbeat: now.instant.checked_sub(age).unwrap_or(now.instant),
-            last_heartbeat_ms: self.last_heartbeat_ms,
-        })
     }
 }
 
