@@ -119,6 +119,19 @@ impl Client {
         let answer = self.ask(Class::Rpc, Kind::Heartbeat, &fields, tail, timeout).await?;
         wire::append_result(&answer).map_err(network)
     }
+
+    /// Asks for a vote, or by [`Kind::PreVote`] whether one would be granted.
+    async fn ask_for_vote(
+        &self,
+        kind: Kind,
+        request: &VoteRequest<TypeConfig>,
+        timeout: Duration,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let mut fields = BytesMut::with_capacity(64);
+        wire::put_vote_request(&mut fields, request);
+        let answer = self.ask(Class::Rpc, kind, &fields, Vec::new(), timeout).await?;
+        wire::vote_response(&answer).map_err(network)
+    }
 }
 
 impl RaftNetworkV2<TypeConfig> for Client {
@@ -190,10 +203,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let mut fields = BytesMut::with_capacity(64);
-        wire::put_vote_request(&mut fields, &rpc);
-        let answer = self.ask(Class::Rpc, Kind::Vote, &fields, Vec::new(), option.hard_ttl()).await?;
-        wire::vote_response(&answer).map_err(network)
+        self.ask_for_vote(Kind::Vote, &rpc, option.hard_ttl()).await
     }
 
     async fn pre_vote(
@@ -201,10 +211,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let mut fields = BytesMut::with_capacity(64);
-        wire::put_vote_request(&mut fields, &rpc);
-        let answer = self.ask(Class::Rpc, Kind::PreVote, &fields, Vec::new(), option.hard_ttl()).await?;
-        wire::vote_response(&answer).map_err(network)
+        self.ask_for_vote(Kind::PreVote, &rpc, option.hard_ttl()).await
     }
 
     async fn full_snapshot(
