@@ -166,21 +166,25 @@ impl Admin {
 
     /// Deletes a topic at every broker of `cluster`, or of all clusters, and at every name server.
     ///
+    /// A name server that is away learns it from the brokers.
+    ///
     /// # Errors
-    /// The first broker or name server that refused.
+    /// The first broker that refused, or how the last name server failed if none could be told.
     pub async fn delete_topic(&self, cluster: Option<&str>, topic: &TopicName) -> Result<()> {
         for (_, address) in self.leaders(cluster).await? {
             let mut request = self.client.request(RequestCode::DELETE_TOPIC_IN_BROKER);
             TopicRequest { topic: topic.clone() }.encode_into(&mut request.ext);
             self.client.call(&address, request, CALL_TIMEOUT).await?;
         }
+        let mut told = Err(Error::NoNameServer);
         for address in self.client.name_servers() {
             let mut request = self.client.request(RequestCode::DELETE_TOPIC_IN_NAMESRV);
             DeleteTopicInNamesrvRequest { topic: topic.clone(), cluster_name: cluster.map(str::to_owned) }
                 .encode_into(&mut request.ext);
-            self.client.call(address, request, CALL_TIMEOUT).await?;
+            let answer = self.client.call(address, request, CALL_TIMEOUT).await;
+            told = told.or_else(|_| answer.map(drop));
         }
-        Ok(())
+        told
     }
 
     /// Names of all topics, retry and dead-letter topics included.

@@ -36,6 +36,7 @@ pub use pull_consumer::PullConsumer;
 pub use pull_consumer::PullOptions;
 pub use pull_consumer::PullStatus;
 pub use pull_consumer::Pulled;
+pub use pull_consumer::PulledRecords;
 pub use push_consumer::ConsumeFrom;
 pub use push_consumer::Listener;
 pub use push_consumer::Mode;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::GroupName;
 use protocol::RequestCode;
 use protocol::ResponseCode;
@@ -76,6 +77,23 @@ pub struct Pulled {
     pub suggested_broker_id: i64,
 }
 
+/// The answer to a pull as it came, for those who want to see damaged messages too.
+#[derive(Debug, Clone)]
+pub struct PulledRecords {
+    /// How it went.
+    pub status: PullStatus,
+    /// Where to go on.
+    pub next_offset: i64,
+    /// First offset of the queue.
+    pub min_offset: i64,
+    /// The offset that the next message will get.
+    pub max_offset: i64,
+    /// Message records back to back. Some may have tags that the expression does not want: brokers compare hashes.
+    pub records: Bytes,
+    /// The replica to pull from next time.
+    pub suggested_broker_id: i64,
+}
+
 /// Pulls from the queues it is told to, in the name of a group. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct PullConsumer {
@@ -112,7 +130,15 @@ impl PullConsumer {
         self.pull_from(queue, queue_offset, options, 0, None).await
     }
 
-    /// As [`Self::pull`], from the replica `broker_id`; with a subscription version, by the heartbeat's expression.
+    /// As [`Self::pull`], without reading the messages.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub async fn pull_records(&self, queue: &Queue, queue_offset: i64, options: &PullOptions) -> Result<PulledRecords> {
+        self.pull_records_from(queue, queue_offset, options, 0, None).await
+    }
+
+    /// As [`Self::pull`], from the replica `broker_id`, with a commit on the way.
     pub(crate) async fn pull_from(
         &self,
         queue: &Queue,
@@ -121,6 +147,32 @@ impl PullConsumer {
         broker_id: i64,
         commit_offset: Option<i64>,
     ) -> Result<Pulled> {
+        let pulled = self.pull_records_from(queue, queue_offset, options, broker_id, commit_offset).await?;
+        let mut messages = ReceivedMessage::read_all(&pulled.records, &queue.broker_name)?;
+        // Brokers filter by hash codes, which collide.
+        let subscription = SubscriptionData::by_tags(&queue.topic, &options.expression, 0);
+        if !subscription.matches_all() {
+            messages.retain(|message| message.tag().is_some_and(|tag| subscription.tags.iter().any(|t| t == tag)));
+        }
+        let nothing = pulled.status == PullStatus::Found && messages.is_empty();
+        Ok(Pulled {
+            status: if nothing { PullStatus::NoMatchedMessage } else { pulled.status },
+            next_offset: pulled.next_offset,
+            min_offset: pulled.min_offset,
+            max_offset: pulled.max_offset,
+            messages,
+            suggested_broker_id: pulled.suggested_broker_id,
+        })
+    }
+
+    async fn pull_records_from(
+        &self,
+        queue: &Queue,
+        queue_offset: i64,
+        options: &PullOptions,
+        broker_id: i64,
+        commit_offset: Option<i64>,
+    ) -> Result<PulledRecords> {
         let address = self.address(queue, broker_id).await?;
         let mut sys_flag = PullSysFlag::SUBSCRIPTION;
         if !options.hold.is_zero() {
@@ -164,20 +216,12 @@ impl PullConsumer {
             }
         };
         let response = PullResponse::decode(&answer)?;
-        let mut messages = ReceivedMessage::read_all(&answer.body, &queue.broker_name)?;
-        // Brokers filter by hash codes, which collide.
-        let subscription = SubscriptionData::by_tags(&queue.topic, &options.expression, 0);
-        if !subscription.matches_all() {
-            messages.retain(|message| message.tag().is_some_and(|tag| subscription.tags.iter().any(|t| t == tag)));
-        }
-        let status =
-            if status == PullStatus::Found && messages.is_empty() { PullStatus::NoMatchedMessage } else { status };
-        Ok(Pulled {
+        Ok(PulledRecords {
             status,
             next_offset: response.next_begin_offset,
             min_offset: response.min_offset,
             max_offset: response.max_offset,
-            messages,
+            records: answer.body,
             suggested_broker_id: response.suggest_which_broker_id,
         })
     }

@@ -1,20 +1,19 @@
-//! A cluster as a tool sees it: name servers that are asked in turn, brokers that are asked by address.
+//! A cluster as a tool sees it: what the client knows how to ask for, with errors in a tool's words.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
-use parking_lot::Mutex;
-use protocol::body::{ClusterInfo, TopicList, TopicRouteData};
-use protocol::header::RouteRequest;
-use protocol::{RemotingCommand, RequestCode, ResponseCode};
-use remoting::{Channel, ChannelOptions, Ignore};
+use client::{Admin, Client, ClientOptions, PullConsumer};
+use protocol::body::{ClusterInfo, TopicRouteData};
+use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
 
 use crate::exit_code::ExitCode;
 
 const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The group in whose name tools pull.
+const TOOLS_GROUP: &str = "TOOLS_CONSUMER";
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterArgs {
@@ -24,101 +23,56 @@ pub(crate) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    pub(crate) fn name_servers(&self) -> Vec<String> {
-        let addrs = self.namesrv.split([';', ',']).map(str::trim).filter(|addr| !addr.is_empty());
-        addrs.map(ToOwned::to_owned).collect()
+    /// The client's settings for this cluster.
+    pub(crate) fn client_options(&self) -> Result<ClientOptions> {
+        ClientOptions::new(&self.namesrv).context("the name servers")
     }
 
-    pub(crate) fn connect(&self) -> Cluster {
-        Cluster { name_servers: self.name_servers(), channels: Mutex::default() }
+    pub(crate) fn connect(&self) -> Result<Cluster> {
+        let client = Client::start(self.client_options()?.with_call_timeout(CALL_TIME_MAX));
+        Ok(Cluster { admin: Admin::new(&client), client })
     }
 }
 
 /// Connections to a cluster, made when they are needed.
+#[derive(Debug, Clone)]
 pub(crate) struct Cluster {
-    name_servers: Vec<String>,
-    channels: Mutex<HashMap<String, Channel>>,
-}
-
-/// A broker or name server answered with an error.
-#[derive(Debug, thiserror::Error)]
-#[error("{addr} answered {code} to request {request}: {remark}")]
-pub(crate) struct Refusal {
-    addr: String,
-    request: i32,
-    pub(crate) code: ResponseCode,
-    remark: String,
+    client: Client,
+    admin: Admin,
 }
 
 impl Cluster {
     /// The name servers, as they were given.
     pub(crate) fn name_servers(&self) -> &[String] {
-        &self.name_servers
+        self.client.name_servers()
     }
 
-    /// The channel to `addr`.
-    pub(crate) fn channel(&self, addr: &str) -> Channel {
-        let mut channels = self.channels.lock();
-        channels
-            .entry(addr.to_owned())
-            .or_insert_with(|| Channel::new(addr, ChannelOptions::default(), Arc::new(Ignore)))
-            .clone()
+    pub(crate) fn admin(&self) -> &Admin {
+        &self.admin
+    }
+
+    /// Reads queues, without being a member of a group: in the name of `group`, or of tools.
+    pub(crate) fn reader(&self, group: Option<GroupName>) -> PullConsumer {
+        let group = group.unwrap_or_else(|| GroupName::parse(TOOLS_GROUP).expect("a valid name"));
+        PullConsumer::new(&self.client, group)
     }
 
     /// Asks `addr`.
-    ///
-    /// # Errors
-    /// No answer, or a [`Refusal`].
     pub(crate) async fn call(&self, addr: &str, request: RemotingCommand) -> Result<RemotingCommand> {
-        let code = request.code;
-        let answer = self
-            .channel(addr)
-            .call(request, CALL_TIME_MAX)
-            .await
-            .with_context(|| format!("asking {addr}"))
-            .context(ExitCode::Unreachable)?;
-        if answer.is_success() {
-            return Ok(answer);
-        }
-        let remark = answer.remark.clone().unwrap_or_default();
-        Err(Refusal { addr: addr.to_owned(), request: code, code: answer.response_code(), remark }.into())
-    }
-
-    /// Asks the name servers in turn, until one answers.
-    pub(crate) async fn ask_name_server(&self, request: &RemotingCommand) -> Result<RemotingCommand> {
-        let mut last = anyhow!("no name server is given").context(ExitCode::Unreachable);
-        for addr in &self.name_servers {
-            match self.call(addr, request.clone()).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) if error.is::<Refusal>() => return Err(error),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        self.client.call(addr, request, CALL_TIME_MAX).await.map_err(explain)
     }
 
     /// All brokers.
     pub(crate) async fn info(&self) -> Result<ClusterInfo> {
-        let answer = self.ask_name_server(&RemotingCommand::request(RequestCode::GET_BROKER_CLUSTER_INFO)).await?;
-        ClusterInfo::decode(&answer.body).context("reading the cluster")
-    }
-
-    /// All topics, the system's own ones included.
-    pub(crate) async fn topics(&self) -> Result<TopicList> {
-        let request = RemotingCommand::request(RequestCode::GET_ALL_TOPIC_LIST_FROM_NAMESERVER);
-        TopicList::decode(&self.ask_name_server(&request).await?.body).context("reading the list of topics")
+        self.admin.clusters().await.map_err(explain)
     }
 
     /// Where `topic` lives; none if it does not exist.
-    pub(crate) async fn find_route(&self, topic: &str) -> Result<Option<TopicRouteData>> {
-        let mut request = RemotingCommand::request(RequestCode::GET_ROUTEINFO_BY_TOPIC);
-        RouteRequest { topic: topic.to_owned(), accept_standard_json_only: true }.encode_into(&mut request.ext);
-        match self.ask_name_server(&request).await {
-            Ok(answer) => Ok(Some(TopicRouteData::decode(&answer.body).context("reading a route")?)),
-            Err(error) => match error.downcast_ref::<Refusal>() {
-                Some(refusal) if refusal.code == ResponseCode::TOPIC_NOT_EXIST => Ok(None),
-                _ => Err(error),
-            },
+    pub(crate) async fn find_route(&self, topic: &TopicName) -> Result<Option<TopicRouteData>> {
+        match self.admin.topic_route(topic).await {
+            Ok(route) => Ok(Some(route)),
+            Err(client::Error::NoRoute(_)) => Ok(None),
+            Err(error) => Err(explain(error)),
         }
     }
 
@@ -126,8 +80,24 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ExitCode::NotFound`] in the chain if it does not exist.
-    pub(crate) async fn route(&self, topic: &str) -> Result<TopicRouteData> {
-        let route = self.find_route(topic).await?;
-        route.with_context(|| format!("there is no topic {topic}")).context(ExitCode::NotFound)
+    pub(crate) async fn route(&self, topic: &TopicName) -> Result<TopicRouteData> {
+        self.admin.topic_route(topic).await.map_err(explain)
     }
+}
+
+/// Hangs the exit code on what went wrong with a call.
+pub(crate) fn explain(error: client::Error) -> anyhow::Error {
+    use client::Error;
+    match error {
+        Error::NoRoute(topic) => anyhow::anyhow!("there is no topic {topic}").context(ExitCode::NotFound),
+        Error::NoNameServer | Error::NameServers(_) | Error::Transport(_) => {
+            anyhow::Error::from(error).context(ExitCode::Unreachable)
+        }
+        _ => error.into(),
+    }
+}
+
+/// The code with which a server refused a call, if that is what went wrong.
+pub(crate) fn refusal(error: &anyhow::Error) -> Option<ResponseCode> {
+    error.downcast_ref::<client::Error>().and_then(client::Error::code)
 }

@@ -11,6 +11,25 @@ pub(crate) mod topic;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::Args;
+
+/// Which names a list shows.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only names that hold this text
+    filter: Option<String>,
+    /// The system's own ones too
+    #[arg(short, long)]
+    all: bool,
+}
+
+impl ListArgs {
+    /// Whether a name is shown that may be the system's own.
+    fn shows(&self, name: &str, is_system: bool) -> bool {
+        (self.all || !is_system) && self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+    }
+}
+
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

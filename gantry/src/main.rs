@@ -11,7 +11,6 @@ mod logging;
 mod message_view;
 mod namesrv_command;
 mod output;
-mod queue_reader;
 mod stop_signal;
 mod verify;
 

@@ -15,20 +15,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use client::{Message, Producer};
+use client::{Message, Producer, PullConsumer, PullOptions, Queue};
 use parking_lot::Mutex;
 use protocol::TopicName;
 use protocol::message::iter_records;
 use serde::Serialize;
 
 use self::ledger::{Checker, Found, Outcome, Place, Report, SenderLog};
-use crate::cluster::{Cluster, ClusterArgs};
+use crate::cluster::{ClusterArgs, explain};
 use crate::command::progress_bar;
 use crate::command::send::{start_client, start_producer};
 use crate::command::topic::create_everywhere;
 use crate::exit_code::ExitCode;
 use crate::output::{self, Format};
-use crate::queue_reader::{Queue, queues_of};
 
 const QUEUES_OF_NEW_TOPIC: i32 = 4;
 /// A cluster that lost a leader gets this long to answer reads.
@@ -94,13 +93,15 @@ pub(crate) async fn run(args: VerifyArgs, cluster_args: &ClusterArgs, format: Fo
     let topic = TopicName::parse(&args.topic).context("the name of the topic")?;
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate.is_finite()), "--rate must be above 0");
     ensure!(args.count <= u64::from(u32::MAX), "--count is too large");
-    let cluster = Arc::new(cluster_args.connect());
-    if cluster.find_route(&args.topic).await?.is_none() {
+    let cluster = cluster_args.connect()?;
+    if cluster.find_route(&topic).await?.is_none() {
         create_everywhere(&cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
     }
     let mut starts = BTreeMap::new();
-    for queue in queues_of(&topic, &cluster.route(&args.topic).await?)? {
-        starts.insert((queue.broker.clone(), queue.id), queue.max_offset(&cluster).await?);
+    let reader = cluster.reader(None);
+    for queue in reader.queues(&topic).await.map_err(explain)? {
+        let end = reader.max_offset(&queue).await.map_err(explain)?;
+        starts.insert(queue, end);
     }
     ensure!(!starts.is_empty(), "{topic} has no queue");
 
@@ -109,10 +110,9 @@ pub(crate) async fn run(args: VerifyArgs, cluster_args: &ClusterArgs, format: Fo
     let seconds = started.elapsed().as_secs_f64();
     let mut checker = Checker::new(&logs.logs);
     // A group that was not in the route at the start may be by now, and hold messages from its first one on.
-    for queue in all_queues(&cluster, &topic, &logs.used).await? {
-        let start = starts.get(&(queue.broker.clone(), queue.id)).copied().unwrap_or(0);
-        let (broker, id) = (queue.broker.clone(), queue.id);
-        checker.queue(&broker, id, read_back(&cluster, queue, start, logs.run).await?);
+    for queue in all_queues(&reader, &topic, &logs.used).await? {
+        let start = starts.get(&queue).copied().unwrap_or(0);
+        checker.queue(&queue.broker_name, queue.queue_id, read_back(&reader, &queue, start, logs.run).await?);
     }
     let report = checker.finish();
     let (verdict, code) = match &report {
@@ -205,14 +205,11 @@ async fn send_all(
 }
 
 /// The queues of the topic, once the route shows every group that has to be read.
-async fn all_queues(cluster: &Cluster, topic: &TopicName, needed: &BTreeSet<Arc<str>>) -> Result<Vec<Queue>> {
+async fn all_queues(reader: &PullConsumer, topic: &TopicName, needed: &BTreeSet<Arc<str>>) -> Result<Vec<Queue>> {
     let started = Instant::now();
     loop {
-        let queues = match cluster.route(topic.as_str()).await {
-            Ok(route) => queues_of(topic, &route).unwrap_or_default(),
-            Err(_) => Vec::new(),
-        };
-        let missing = needed.iter().find(|broker| !queues.iter().any(|queue| *queue.broker == ***broker));
+        let queues = reader.queues(topic).await.unwrap_or_default();
+        let missing = needed.iter().find(|broker| !queues.iter().any(|queue| queue.broker_name == **broker));
         match missing {
             None => return Ok(queues),
             Some(broker) => ensure!(started.elapsed() < READ_PATIENCE, "no route shows the queues of {broker}"),
@@ -281,7 +278,8 @@ fn parse_body(body: &[u8], run: u32) -> Option<(u32, u32)> {
 }
 
 /// All messages of this run in one queue. A queue whose leader is gone is asked again for a minute.
-async fn read_back(cluster: &Cluster, mut queue: Queue, start: i64, run: u32) -> Result<Vec<Found>> {
+async fn read_back(reader: &PullConsumer, queue: &Queue, start: i64, run: u32) -> Result<Vec<Found>> {
+    let options = PullOptions { messages_max: PULL_COUNT, hold: Duration::ZERO, ..PullOptions::default() };
     let mut found = Vec::new();
     let mut offset = start;
     let mut end = None;
@@ -290,19 +288,17 @@ async fn read_back(cluster: &Cluster, mut queue: Queue, start: i64, run: u32) ->
         let step = async {
             let end = match end {
                 Some(end) => end,
-                None => queue.max_offset(cluster).await?,
+                None => reader.max_offset(queue).await?,
             };
-            let pulled =
-                if offset < end { Some(queue.pull(cluster, offset, PULL_COUNT, Duration::ZERO).await?) } else { None };
-            anyhow::Ok((end, pulled))
+            let pulled = if offset < end { Some(reader.pull_records(queue, offset, &options).await?) } else { None };
+            client::Result::Ok((end, pulled))
         };
         match step.await {
             Ok((known_end, pulled)) => {
                 (end, failing_since) = (Some(known_end), None);
                 let Some(pulled) = pulled else { return Ok(found) };
                 for record in iter_records(&pulled.records) {
-                    let record =
-                        record.with_context(|| format!("a damaged message in {}:{}", queue.broker, queue.id))?;
+                    let record = record.with_context(|| format!("a damaged message in {queue}"))?;
                     if let Some((sender, number)) = parse_body(record.body(), run) {
                         found.push(Found { sender, number, queue_offset: record.queue_offset() });
                     }
@@ -315,15 +311,10 @@ async fn read_back(cluster: &Cluster, mut queue: Queue, start: i64, run: u32) ->
             Err(error) => {
                 let since = *failing_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > READ_PATIENCE {
-                    return Err(error.context("reading back"));
+                    return Err(explain(error).context("reading back"));
                 }
+                // The reader looks the leader up again.
                 tokio::time::sleep(RETRY_INTERVAL).await;
-                if let Ok(route) = cluster.route(queue.topic.as_str()).await
-                    && let Ok(queues) = queues_of(&queue.topic, &route)
-                    && let Some(again) = queues.into_iter().find(|q| q.broker == queue.broker && q.id == queue.id)
-                {
-                    queue = again;
-                }
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use client::{PullConsumer, PullOptions, Queue};
 use hdrhistogram::Histogram;
 use protocol::TopicName;
 use protocol::header::Perm;
@@ -15,12 +16,11 @@ use serde::Serialize;
 
 use super::progress_bar;
 use super::topic::{create_everywhere, leader_addr};
-use crate::cluster::{Cluster, ClusterArgs};
+use crate::cluster::{Cluster, ClusterArgs, explain};
 use crate::load::cpu::cpu_time;
 use crate::load::made_up_body;
 use crate::load::produce::{Loop, Outcome, Plan, Run, Target};
 use crate::output::{self, Format};
-use crate::queue_reader::{Queue, queues_of};
 
 const QUEUES_OF_NEW_TOPIC: i32 = 4;
 
@@ -88,7 +88,7 @@ pub(crate) struct ConsumeArgs {
 }
 
 pub(crate) async fn run(command: BenchCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
-    let cluster = Arc::new(cluster.connect());
+    let cluster = cluster.connect()?;
     match command {
         BenchCommand::Produce(args) => produce(&cluster, args, format).await,
         BenchCommand::Consume(args) => consume(&cluster, args, format).await,
@@ -143,13 +143,13 @@ struct ProduceReport {
     generator_cpu_micros_per_message: f64,
 }
 
-async fn produce(cluster: &Arc<Cluster>, args: ProduceArgs, format: Format) -> Result<()> {
+async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result<()> {
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate.is_finite()), "--rate must be above 0");
     let topic = TopicName::parse(&args.topic).context("the name of the topic")?;
-    if cluster.find_route(&args.topic).await?.is_none() {
+    if cluster.find_route(&topic).await?.is_none() {
         create_everywhere(cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
     }
-    let targets = targets(cluster, &args).await?;
+    let targets = targets(cluster, &topic, &args).await?;
     let mode = match (args.rate, args.inflight) {
         (Some(per_second), _) => Loop::Open { per_second, in_flight_max: 100_000 },
         (None, in_flight) => Loop::Closed { in_flight: in_flight.unwrap_or(64).max(1) },
@@ -189,8 +189,8 @@ async fn produce(cluster: &Arc<Cluster>, args: ProduceArgs, format: Format) -> R
     output::line(&report.to_text())
 }
 
-async fn targets(cluster: &Cluster, args: &ProduceArgs) -> Result<Vec<Target>> {
-    let route = cluster.route(&args.topic).await?;
+async fn targets(cluster: &Cluster, topic: &TopicName, args: &ProduceArgs) -> Result<Vec<Target>> {
+    let route = cluster.route(topic).await?;
     let mut targets = Vec::new();
     for data in route.queue_datas.iter().filter(|data| Perm::is_writable(data.perm)) {
         if !args.brokers.is_empty() && !args.brokers.contains(&data.broker_name) {
@@ -299,13 +299,15 @@ struct Read {
     body_bytes: u64,
 }
 
-async fn consume(cluster: &Arc<Cluster>, args: ConsumeArgs, format: Format) -> Result<()> {
+async fn consume(cluster: &Cluster, args: ConsumeArgs, format: Format) -> Result<()> {
     let topic = TopicName::parse(&args.topic).context("the name of the topic")?;
-    let queues = queues_of(&topic, &cluster.route(&args.topic).await?)?;
+    let reader = cluster.reader(None);
+    let queues = reader.queues(&topic).await.map_err(explain)?;
     ensure!(!queues.is_empty(), "{topic} has no queue to read");
     let mut ranges = Vec::new();
     for queue in queues {
-        let (from, end) = (queue.min_offset(cluster).await?, queue.max_offset(cluster).await?);
+        let from = reader.min_offset(&queue).await.map_err(explain)?;
+        let end = reader.max_offset(&queue).await.map_err(explain)?;
         ranges.push((queue, from, end));
     }
     let total: i64 = ranges.iter().map(|(_, from, end)| end - from).sum();
@@ -315,7 +317,7 @@ async fn consume(cluster: &Arc<Cluster>, args: ConsumeArgs, format: Format) -> R
     let started = Instant::now();
     let mut readers = tokio::task::JoinSet::new();
     for (queue, from, end) in ranges {
-        readers.spawn(read(Arc::clone(cluster), queue, from, end, args.batch, bar.clone(), limit));
+        readers.spawn(read(reader.clone(), queue, from, end, args.batch, bar.clone(), limit));
     }
     let mut sum = Read::default();
     while let Some(read) = readers.join_next().await {
@@ -349,7 +351,7 @@ async fn consume(cluster: &Arc<Cluster>, args: ConsumeArgs, format: Format) -> R
 
 /// Reads one queue; the bar, which all readers share, also counts towards `limit`.
 async fn read(
-    cluster: Arc<Cluster>,
+    reader: PullConsumer,
     queue: Queue,
     from: i64,
     end: i64,
@@ -357,19 +359,20 @@ async fn read(
     bar: indicatif::ProgressBar,
     limit: u64,
 ) -> Result<Read> {
+    let options = PullOptions { messages_max: batch, hold: Duration::ZERO, ..PullOptions::default() };
     let mut read = Read::default();
     let mut offset = from;
     while offset < end && bar.position() < limit {
-        let pulled = queue.pull(&cluster, offset, batch, Duration::ZERO).await?;
+        let pulled = reader.pull_records(&queue, offset, &options).await.map_err(explain)?;
         let mut count = 0;
         for record in iter_records(&pulled.records) {
-            let record = record.with_context(|| format!("a damaged message in {}:{}", queue.broker, queue.id))?;
+            let record = record.with_context(|| format!("a damaged message in {queue}"))?;
             count += 1;
             read.body_bytes += record.body().len() as u64;
         }
         read.messages += count;
         bar.inc(count);
-        ensure!(count > 0 || pulled.next_offset > offset, "{}:{} gives nothing at {offset}", queue.broker, queue.id);
+        ensure!(count > 0 || pulled.next_offset > offset, "{queue} gives nothing at {offset}");
         offset = pulled.next_offset;
     }
     Ok(read)

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use protocol::body::{ConsumeStats, ConsumerConnection, SubscriptionGroupTable};
+use protocol::body::{ConsumeStats, ConsumerConnection};
 use protocol::header::{ConsumeStatsRequest, ConsumerGroupRequest};
 use protocol::{GroupName, RemotingCommand, RequestCode};
 use serde::Serialize;
 
-use super::ago;
 use super::topic::leader_addr;
-use crate::cluster::{Cluster, ClusterArgs, Refusal};
+use super::{ListArgs, ago};
+use crate::cluster::{Cluster, ClusterArgs, explain, refusal};
 use crate::exit_code::ExitCode;
 use crate::output::{self, Format};
 
@@ -24,22 +24,13 @@ pub(crate) enum GroupCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// Only names that hold this text
-    filter: Option<String>,
-    /// The system's own groups too
-    #[arg(short, long)]
-    all: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct NameArgs {
     /// The consumer group
     name: String,
 }
 
 pub(crate) async fn run(command: GroupCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
-    let cluster = cluster.connect();
+    let cluster = cluster.connect()?;
     match command {
         GroupCommand::List(args) => list(&cluster, args, format).await,
         GroupCommand::Describe(args) => describe(&cluster, &args.name, format).await,
@@ -58,13 +49,10 @@ async fn list(cluster: &Cluster, args: ListArgs, format: Format) -> Result<()> {
     let info = cluster.info().await?;
     let mut groups: BTreeMap<String, GroupLine> = BTreeMap::new();
     for broker in info.broker_addr_table.values() {
-        let request = RemotingCommand::request(RequestCode::GET_ALL_SUBSCRIPTIONGROUP_CONFIG);
-        let answer = cluster.call(leader_addr(broker)?, request).await?;
-        let table = SubscriptionGroupTable::decode(&answer.body).context("reading the groups")?;
-        for name in table.subscription_group_table.into_keys() {
+        let configs = cluster.admin().group_configs(leader_addr(broker)?).await.map_err(explain)?;
+        for name in configs.into_keys() {
             let is_system = GroupName::parse(&name).is_ok_and(|name| name.is_system());
-            let is_wanted = args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
-            if is_wanted && (args.all || !is_system) {
+            if args.shows(&name, is_system) {
                 let line = GroupLine { group: name.clone(), members: 0, lag: 0, brokers: Vec::new() };
                 groups.entry(name).or_insert(line).brokers.push(broker.broker_name.clone());
             }
@@ -165,7 +153,7 @@ impl Details {
 fn unless_refused(answer: Result<RemotingCommand>) -> Result<Option<RemotingCommand>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.is::<Refusal>() => Ok(None),
+        Err(error) if refusal(&error).is_some() => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -173,7 +161,7 @@ fn unless_refused(answer: Result<RemotingCommand>) -> Result<Option<RemotingComm
 async fn describe(cluster: &Cluster, name: &str, format: Format) -> Result<()> {
     let details = Details::read(cluster, name).await?;
     if details.members.is_empty() && details.queues.is_empty() {
-        let known = cluster.find_route(&format!("%RETRY%{name}")).await?;
+        let known = cluster.find_route(&GroupName::parse(name)?.retry_topic()).await?;
         known.with_context(|| format!("there is no consumer group {name}")).context(ExitCode::NotFound)?;
     }
     if format == Format::Json {

@@ -7,7 +7,7 @@ use protocol::message::{OffsetMessageId, iter_records};
 use protocol::{RemotingCommand, RequestCode, ResponseCode, TopicName};
 
 use super::topic::leader_addr;
-use crate::cluster::{Cluster, ClusterArgs, Refusal};
+use crate::cluster::{Cluster, ClusterArgs, refusal};
 use crate::exit_code::ExitCode;
 use crate::message_view::MessageView;
 use crate::output::{self, Format};
@@ -35,7 +35,7 @@ pub(crate) struct GetArgs {
 }
 
 pub(crate) async fn run(command: MsgCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
-    let cluster = cluster.connect();
+    let cluster = cluster.connect()?;
     let MsgCommand::Get(args) = command;
     let found = match (&args.id, &args.topic, &args.key) {
         (Some(id), None, _) => match id.parse::<OffsetMessageId>() {
@@ -61,7 +61,7 @@ async fn by_offset_id(cluster: &Cluster, id: &OffsetMessageId) -> Result<Message
     ViewMessageRequest { physical_offset: id.physical_offset }.encode_into(&mut request.ext);
     let answer = match cluster.call(&id.store_host.to_string(), request.clone()).await {
         // Every replica of the group has the message, but the id names only one of them.
-        Err(error) if !error.is::<Refusal>() => ask_replicas(cluster, id, &request).await?.ok_or(error)?,
+        Err(error) if refusal(&error).is_none() => ask_replicas(cluster, id, &request).await?.ok_or(error)?,
         answer => answer.context(ExitCode::NotFound)?,
     };
     views(&answer.body)?.pop().context("the broker answered without a message")
@@ -100,7 +100,7 @@ enum Key {
 
 async fn by_key(cluster: &Cluster, topic: &str, key: &str, kind: Key, max: i32) -> Result<Vec<MessageView>> {
     let name = TopicName::parse(topic).context("the name of the topic")?;
-    let route = cluster.route(topic).await?;
+    let route = cluster.route(&name).await?;
     let mut found = Vec::new();
     for broker in &route.broker_datas {
         let mut request = RemotingCommand::request(RequestCode::QUERY_MESSAGE);
@@ -116,10 +116,8 @@ async fn by_key(cluster: &Cluster, topic: &str, key: &str, kind: Key, max: i32) 
         // RocketMQ's clients do not list the flag in the header but add it; both ways are the same field.
         match cluster.call(leader_addr(broker)?, request).await {
             Ok(answer) => found.extend(views(&answer.body)?),
-            Err(error) => match error.downcast_ref::<Refusal>() {
-                Some(refusal) if refusal.code == ResponseCode::QUERY_NOT_FOUND => {}
-                _ => return Err(error),
-            },
+            Err(error) if refusal(&error) == Some(ResponseCode::QUERY_NOT_FOUND) => {}
+            Err(error) => return Err(error),
         }
     }
     found.sort_by_key(|message| message.stored_ms);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use client::{Client, ClientOptions, Message, Producer, ProducerOptions, SendReceipt};
+use client::{Client, Message, Producer, ProducerOptions, SendReceipt};
 use protocol::{GroupName, TopicName};
 use serde::Serialize;
 
@@ -158,8 +158,7 @@ pub(crate) async fn run(args: SendArgs, cluster: &ClusterArgs, format: Format) -
 }
 
 pub(crate) fn start_client(cluster: &ClusterArgs) -> Result<Client> {
-    let options = ClientOptions::new(&cluster.name_servers().join(";")).context("the name servers")?;
-    Ok(Client::start(options))
+    Ok(Client::start(cluster.client_options()?))
 }
 
 pub(crate) fn start_producer(client: &Client) -> Result<Producer> {

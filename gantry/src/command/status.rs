@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail};
-use protocol::body::KvTable;
+use anyhow::{Result, bail};
 use protocol::{RemotingCommand, RequestCode};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, ClusterArgs};
+use crate::cluster::ClusterArgs;
 use crate::exit_code::ExitCode;
 use crate::output::{self, Format};
 
@@ -31,7 +30,7 @@ struct ReplicaLine {
 }
 
 pub(crate) async fn run(cluster: &ClusterArgs, format: Format) -> Result<()> {
-    let cluster = cluster.connect();
+    let cluster = cluster.connect()?;
     let info = cluster.info().await?;
     let mut view = StatusView { name_servers: BTreeMap::new(), replicas: Vec::new() };
     for addr in cluster.name_servers() {
@@ -40,8 +39,8 @@ pub(crate) async fn run(cluster: &ClusterArgs, format: Format) -> Result<()> {
     }
     for broker in info.broker_addr_table.values() {
         for (&id, addr) in &broker.broker_addrs {
-            let runtime = runtime_info(&cluster, addr).await.ok();
-            let value = |key: &str| runtime.as_ref().and_then(|info| info.table.get(key)).cloned();
+            let runtime = cluster.admin().runtime_info(addr).await.ok();
+            let value = |key: &str| runtime.as_ref().and_then(|info| info.get(key)).cloned();
             // The first of three averages: over the last ten seconds.
             let rate = |key: &str| value(key).and_then(|text| text.split_whitespace().next().map(ToOwned::to_owned));
             view.replicas.push(ReplicaLine {
@@ -69,11 +68,6 @@ pub(crate) async fn run(cluster: &ClusterArgs, format: Format) -> Result<()> {
         bail!("no broker has registered");
     }
     Ok(())
-}
-
-async fn runtime_info(cluster: &Cluster, addr: &str) -> Result<KvTable> {
-    let answer = cluster.call(addr, RemotingCommand::request(RequestCode::GET_BROKER_RUNTIME_INFO)).await?;
-    KvTable::decode(&answer.body).context("reading the broker's state")
 }
 
 impl StatusView {

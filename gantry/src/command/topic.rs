@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
-use protocol::body::{BrokerData, ClusterInfo, TopicStats};
-use protocol::header::{CreateTopicRequest, DeleteTopicInNamesrvRequest, Perm, TopicRequest};
-use protocol::{RemotingCommand, RequestCode, TopicName};
+use client::NewTopic;
+use protocol::TopicName;
+use protocol::body::{BrokerData, ClusterInfo};
+use protocol::header::Perm;
 use serde::Serialize;
 
-use super::ago;
-use crate::cluster::{Cluster, ClusterArgs};
+use super::{ListArgs, ago};
+use crate::cluster::{Cluster, ClusterArgs, explain};
 use crate::exit_code::ExitCode;
 use crate::output::{self, Format};
 
@@ -42,15 +43,6 @@ pub(crate) struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// Only names that hold this text
-    filter: Option<String>,
-    /// The system's own topics too
-    #[arg(short, long)]
-    all: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct NameArgs {
     /// The topic
     name: String,
@@ -66,7 +58,7 @@ fn parse_perm(text: &str) -> Result<i32, String> {
 }
 
 pub(crate) async fn run(command: TopicCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
-    let cluster = cluster.connect();
+    let cluster = cluster.connect()?;
     match command {
         TopicCommand::Create(args) => create(&cluster, args, format).await,
         TopicCommand::List(args) => list(&cluster, args, format).await,
@@ -126,22 +118,10 @@ async fn create_on(
     perm: i32,
     brokers: &[&BrokerData],
 ) -> Result<()> {
-    let mut request = RemotingCommand::request(RequestCode::UPDATE_AND_CREATE_TOPIC);
-    CreateTopicRequest {
-        topic: topic.clone(),
-        default_topic: Some(TopicName::AUTO_CREATE.to_owned()),
-        read_queue_nums: queues,
-        write_queue_nums: queues,
-        perm,
-        topic_filter_type: Some("SINGLE_TAG".to_owned()),
-        topic_sys_flag: 0,
-        order: false,
-        attributes: None,
-    }
-    .encode_into(&mut request.ext);
+    let new = NewTopic { perm, ..NewTopic::new(topic.clone(), queues) };
     for broker in brokers {
-        let answer = cluster.call(leader_addr(broker)?, request.clone()).await;
-        answer.with_context(|| format!("creating {topic} on {}", broker.broker_name))?;
+        let created = cluster.admin().create_topic_at(leader_addr(broker)?, &new).await;
+        created.map_err(explain).with_context(|| format!("creating {topic} on {}", broker.broker_name))?;
     }
     Ok(())
 }
@@ -154,19 +134,19 @@ struct TopicLine {
 }
 
 async fn list(cluster: &Cluster, args: ListArgs, format: Format) -> Result<()> {
-    let names: BTreeSet<String> = cluster.topics().await?.topic_list.into_iter().collect();
+    let names: BTreeSet<String> = cluster.admin().topics().await.map_err(explain)?.into_iter().collect();
     let info = cluster.info().await?;
     let own: BTreeSet<&String> = info.broker_addr_table.keys().chain(info.cluster_addr_table.keys()).collect();
     let wanted = names.into_iter().filter(|name| {
         let is_system = own.contains(name)
             || TopicName::parse(name).is_ok_and(|name| name.is_system() || name.is_retry() || name.is_dlq())
             || name.ends_with("_REPLY_TOPIC");
-        (args.all || !is_system) && args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+        args.shows(name, is_system)
     });
     let mut lines = Vec::new();
     for name in wanted {
         // It may be deleted between the two calls.
-        let Some(route) = cluster.find_route(&name).await? else { continue };
+        let Some(route) = cluster.find_route(&TopicName::parse(&name)?).await? else { continue };
         lines.push(TopicLine {
             topic: name,
             brokers: route.queue_datas.iter().map(|queues| queues.broker_name.clone()).collect(),
@@ -191,22 +171,18 @@ struct QueueLine {
 
 async fn describe(cluster: &Cluster, name: &str, format: Format) -> Result<()> {
     let topic = TopicName::parse(name).context("the name of the topic")?;
-    let route = cluster.route(name).await?;
-    let mut lines = Vec::new();
-    for broker in &route.broker_datas {
-        let mut request = RemotingCommand::request(RequestCode::GET_TOPIC_STATS_INFO);
-        TopicRequest { topic: topic.clone() }.encode_into(&mut request.ext);
-        let answer = cluster.call(leader_addr(broker)?, request).await?;
-        let stats = TopicStats::decode(&answer.body).context("reading the topic's queues")?;
-        lines.extend(stats.offset_table.iter().map(|(queue, offsets)| QueueLine {
-            broker: broker.broker_name.clone(),
+    let stats = cluster.admin().topic_stats(&topic).await.map_err(explain)?;
+    // In the order of broker and number.
+    let lines: Vec<_> = stats
+        .into_iter()
+        .map(|(queue, offsets)| QueueLine {
+            broker: queue.broker_name.to_string(),
             queue: queue.queue_id,
             min_offset: offsets.min_offset,
             max_offset: offsets.max_offset,
             last_stored_ms: offsets.last_update_timestamp,
-        }));
-    }
-    lines.sort_by(|a, b| (&a.broker, a.queue).cmp(&(&b.broker, b.queue)));
+        })
+        .collect();
     if format == Format::Json {
         return output::json(&lines);
     }
@@ -226,25 +202,8 @@ async fn describe(cluster: &Cluster, name: &str, format: Format) -> Result<()> {
 
 async fn delete(cluster: &Cluster, name: &str, format: Format) -> Result<()> {
     let topic = TopicName::parse(name).context("the name of the topic")?;
-    let route = cluster.route(name).await?;
-    for broker in &route.broker_datas {
-        let mut request = RemotingCommand::request(RequestCode::DELETE_TOPIC_IN_BROKER);
-        TopicRequest { topic: topic.clone() }.encode_into(&mut request.ext);
-        let answer = cluster.call(leader_addr(broker)?, request).await;
-        answer.with_context(|| format!("deleting {topic} on {}", broker.broker_name))?;
-    }
-    let mut told = 0;
-    for addr in cluster.name_servers() {
-        let mut request = RemotingCommand::request(RequestCode::DELETE_TOPIC_IN_NAMESRV);
-        DeleteTopicInNamesrvRequest { topic: topic.clone(), cluster_name: None }.encode_into(&mut request.ext);
-        match cluster.call(addr, request).await {
-            Ok(_) => told += 1,
-            Err(error) => eprintln!("gantry: {error:#}"),
-        }
-    }
-    if told == 0 {
-        bail!("no name server could be told");
-    }
+    cluster.route(&topic).await?;
+    cluster.admin().delete_topic(None, &topic).await.map_err(explain)?;
     if format == Format::Json {
         return output::json(&serde_json::json!({ "deleted": topic.as_str() }));
     }

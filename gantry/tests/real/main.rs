@@ -120,6 +120,39 @@ fn http_tells_health_and_moves_leadership() {
 }
 
 #[test]
+fn tools_see_what_was_sent_and_consumed_and_a_reset_removes_it() {
+    let mut cluster = Cluster::start(&["--nodes", "1"]);
+    cluster.run(&["topic", "create", "t", "--queues", "1"]);
+    cluster.run(&["send", "t", "x", "--count", "3"]);
+    cluster.run(&["tail", "t", "--from", "earliest", "--count", "2", "--group", "readers"]);
+    let group = cluster.run_json(&["group", "describe", "readers"]);
+    let queue = &group["queues"][0];
+    assert_eq!((&queue["topic"], &queue["consumed"], &queue["stored"]), (&"t".into(), &2.into(), &3.into()), "{group}");
+    let groups = cluster.run_json(&["group", "list", "read"]);
+    assert_eq!((&groups[0]["group"], &groups[0]["lag"]), (&"readers".into(), &1.into()), "{groups}");
+    let rest = cluster.run(&["tail", "t", "--count", "1", "--group", "readers"]);
+    assert!(rest.starts_with("broker-a:0:2 "), "the group goes on where it stopped, not at the end: {rest}");
+
+    cluster.run(&["bench", "produce", "--topic", "b", "--count", "200", "--time", "30s"]);
+    assert_eq!(cluster.run_json(&["bench", "consume", "--topic", "b"])["messages"], 200);
+    assert_eq!(cluster.run_json(&["topic", "list", "b"]).as_array().unwrap().len(), 1);
+    cluster.run(&["topic", "delete", "b"]);
+    assert_eq!(cluster.run_json(&["topic", "list", "b"]).as_array().unwrap().len(), 0);
+    for missing in
+        [["topic", "describe", "b"], ["topic", "delete", "b"], ["group", "describe", "b"], ["tail", "b", "--count=1"]]
+    {
+        let output = cluster.spawn(&missing).wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{missing:?}: {output:?}");
+    }
+
+    cluster.stop();
+    std::fs::write(cluster.data().join("notes.txt"), "mine").unwrap();
+    cluster.dev(&["reset"]);
+    let left: Vec<_> = std::fs::read_dir(cluster.data()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+}
+
+#[test]
 fn children_end_with_their_parent_however_it_ends() {
     let mut cluster = Cluster::start(&["--nodes", "1"]);
     let pids: Vec<u64> = cluster.view()["processes"]
