@@ -12,6 +12,7 @@ import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -57,10 +58,15 @@ final class Env implements AutoCloseable {
         return note;
     }
 
+    /** A client of this cluster, with connections of its own. */
+    private <C extends ClientConfig> C ours(C client) {
+        client.setNamesrvAddr(namesrv);
+        client.setInstanceName("compat" + INSTANCES.incrementAndGet());
+        return client;
+    }
+
     DefaultMQProducer producer() throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(name("pg") + "_" + INSTANCES.incrementAndGet());
-        producer.setNamesrvAddr(namesrv);
-        producer.setInstanceName(nextInstance());
+        DefaultMQProducer producer = ours(new DefaultMQProducer(name("pg") + "_" + INSTANCES.incrementAndGet()));
         producer.start();
         later(producer::shutdown);
         return producer;
@@ -68,9 +74,7 @@ final class Env implements AutoCloseable {
 
     /** A push consumer, not started, that reads its topics from the first message on. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName(nextInstance());
+        DefaultMQPushConsumer consumer = ours(new DefaultMQPushConsumer(group));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(4);
@@ -80,9 +84,7 @@ final class Env implements AutoCloseable {
 
     @SuppressWarnings("deprecation")
     DefaultMQPullConsumer pullConsumer(String group) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName(nextInstance());
+        DefaultMQPullConsumer consumer = ours(new DefaultMQPullConsumer(group));
         consumer.start();
         later(consumer::shutdown);
         return consumer;
@@ -90,9 +92,7 @@ final class Env implements AutoCloseable {
 
     /** A lite pull consumer, not started. */
     DefaultLitePullConsumer litePullConsumer(String group) {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName(nextInstance());
+        DefaultLitePullConsumer consumer = ours(new DefaultLitePullConsumer(group));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullThreadNums(2);
         later(consumer::shutdown);
@@ -227,9 +227,5 @@ final class Env implements AutoCloseable {
             }
             Thread.sleep(20);
         }
-    }
-
-    private static String nextInstance() {
-        return "compat" + INSTANCES.incrementAndGet();
     }
 }
