@@ -306,6 +306,7 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
             })
             .collect();
         self.shared.queue.room(log.options.queued_bytes_max).await;
+        log.reserve(&encoded).await?;
         let records = log.take(encoded)?;
         let done = Box::new(move |result| callback.io_completed(result));
         if self.shared.queue.push(Op::Write(Write { records, must_sync, done })) {

@@ -54,8 +54,8 @@ pub(crate) fn recover(options: Options, layout: Layout, files: Arc<dyn Files>, n
     let erase = survey.judge(&options, &layout, &files, &end)?;
     // From here on the directory changes.
     let mut segments = survey.repair(&layout, &files, &end, erase)?;
-    let preparer = Preparer::new(Arc::clone(&files), layout, options.preparation);
-    survey.complete_segments(&options, &layout, &end, &preparer, &mut segments)?;
+    let preparer = Arc::new(Preparer::new(Arc::clone(&files), layout, options.preparation));
+    survey.complete_segments(&options, &layout, &end, &preparer, &files, &mut segments)?;
     survey.finish(options, layout, files, now, end, preparer, segments)
 }
 
@@ -289,20 +289,33 @@ impl Survey {
         layout: &Layout,
         end: &End,
         preparer: &Preparer,
+        files: &Arc<dyn Files>,
         segments: &mut Vec<Arc<Segment>>,
     ) -> Result<()> {
         let base = layout.segment_base(end.end);
-        let open_exists = segments.last().is_some_and(|last| last.base == base);
-        for segment in std::mem::take(&mut self.unopened) {
-            if segment.base == base && !open_exists {
-                segments.push(segment);
-            } else {
-                // At most one lies further on; another one than the next is replaced when it is needed.
-                preparer.adopt(segment.base, Arc::clone(&segment.region));
+        let mut ahead = std::mem::take(&mut self.unopened);
+        if segments.last().is_none_or(|last| last.base != base) {
+            let open = ahead.iter().position(|segment| segment.base == base).map(|at| ahead.remove(at));
+            let open = match open {
+                Some(open) => Ok(open),
+                None => preparer.take(base).map(|region| Arc::new(Segment::empty(layout, base, region))),
+            };
+            match open {
+                Ok(open) => segments.push(open),
+                // A log that ends with a closed segment can be read; the writer goes on once there is room.
+                Err(error @ Error::NoSpace { .. }) if !segments.is_empty() => self.report.push(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
-        if segments.last().is_none_or(|last| last.base != base) {
-            segments.push(Arc::new(Segment::empty(layout, base, preparer.take(base)?)));
+        let mut newest = segments.last().map_or(base, |last| last.base);
+        preparer.set_newest(newest);
+        for segment in ahead {
+            if segment.base == layout.next_base(newest) {
+                newest = segment.base;
+                preparer.adopt(newest, Arc::clone(&segment.region));
+            } else {
+                files.remove(&[segment::file_name(segment.base)])?;
+            }
         }
         for (newer, segment) in segments.iter().rev().enumerate() {
             if newer < options.maps_hot {
@@ -323,7 +336,7 @@ impl Survey {
         files: Arc<dyn Files>,
         now: Evidence,
         end: End,
-        preparer: Preparer,
+        preparer: Arc<Preparer>,
         segments: Vec<Arc<Segment>>,
     ) -> Result<Recovery> {
         let purged = self.small.purged;
@@ -351,7 +364,7 @@ impl Survey {
             tracing::warn!(dir = %options.dir.display(), "{line}");
         }
 
-        let open = Arc::clone(segments.last().expect("the open segment was added"));
+        let open = Arc::clone(segments.last().expect("there is one"));
         let first_held = segments.first().and_then(|segment| segment.first_index()).unwrap_or(LogIndex::ZERO);
         let first = purged.map_or(first_held, |purged| purged.id.index.next());
         let state = State {
@@ -373,7 +386,7 @@ impl Survey {
         };
         let identity = self.small.node.identity();
         let (store_uuid, start_counter) = (identity.store_uuid, identity.start_counter);
-        let log = Arc::new(Log::new(options, layout, files, state, preparer.short()));
+        let log = Arc::new(Log::new(options, layout, files, state, preparer));
         let small_files = SmallFiles {
             node: self.small.node,
             hard_state: self.small.hard_state,
@@ -383,7 +396,7 @@ impl Survey {
         let End { end, chain, last, .. } = end;
         Ok(Recovery {
             log,
-            start: Start { segment: open, end, chain, last, preparer, files: small_files, progress },
+            start: Start { segment: open, end, chain, last, files: small_files, progress },
             stop: self.stop,
             vote: self.small.vote,
             store_uuid,

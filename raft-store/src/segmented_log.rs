@@ -27,6 +27,7 @@ use crate::entry::{Body, BodyKind, LogEntry};
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::options::{Layout, Options};
+use crate::preparer::Preparer;
 use crate::progress::Purged;
 use crate::record::{self, Draft, Header, Kind, Seed};
 use crate::region::Files;
@@ -181,8 +182,7 @@ pub(crate) struct Log {
     pub(crate) health: watch::Sender<Health>,
     pub(crate) sealed: watch::Sender<Option<SealedSegment>>,
     pub(crate) sync_times: SyncTimes,
-    /// Whether there was no room for the next segment when it was last tried to make it.
-    pub(crate) short: Arc<watch::Sender<bool>>,
+    pub(crate) preparer: Arc<Preparer>,
 }
 
 impl Log {
@@ -191,12 +191,12 @@ impl Log {
         layout: Layout,
         files: Arc<dyn Files>,
         state: State,
-        short: Arc<watch::Sender<bool>>,
+        preparer: Arc<Preparer>,
     ) -> Self {
         let sealed = watch::Sender::new(None);
         let health = watch::Sender::new(Health::Good);
         let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
-        Self { options, layout, files, state, latched, health, sealed, sync_times, short }
+        Self { options, layout, files, state, latched, health, sealed, sync_times, preparer }
     }
 
     /// The saved vote.
@@ -224,24 +224,38 @@ impl Log {
         if first {
             tracing::error!(dir = %self.options.dir.display(), reason, "the log has latched: nothing is acknowledged any more");
             self.health.send_replace(Health::Latched { reason: reason.to_owned() });
+            self.preparer.give_up();
         }
         first
     }
 
     // ---- moved by Raft's adapter ----
 
-    /// Gives entries their places and shows them to readers.
+    /// Waits until the segments are allocated that `entries` will lie in.
+    ///
+    /// # Errors
+    /// If one of them fits no record, or the log takes no more.
+    pub(crate) async fn reserve(&self, entries: &[(LogId, BodyKind, Bytes)]) -> Result<()> {
+        self.check_latch()?;
+        let mut end = self.state.read().end;
+        for (id, _, payload) in entries {
+            let (found, limit) = (payload.len() as u64, self.options.payload_bytes_max);
+            if found > limit {
+                return Err(Error::TooLarge { index: id.index, found, limit });
+            }
+            end = self.layout.place(end, found).plus(record::HEADER_BYTES + record::padded(found));
+        }
+        let reserved = self.preparer.reserve(self.layout.segment_base(end)).await;
+        self.check_latch()?;
+        reserved
+    }
+
+    /// Gives entries their places, which are reserved, and shows them to readers.
     ///
     /// # Panics
     /// If the entries would leave a hole.
     pub(crate) fn take(&self, entries: Vec<(LogId, BodyKind, Bytes)>) -> Result<Vec<Record>> {
         self.check_latch()?;
-        for (id, _, payload) in &entries {
-            let (found, limit) = (payload.len() as u64, self.options.payload_bytes_max);
-            if found > limit {
-                return Err(Error::TooLarge { index: id.index, found, limit });
-            }
-        }
         let mut records = Vec::with_capacity(entries.len());
         let mut state = self.state.write();
         for (id, kind, payload) in entries {

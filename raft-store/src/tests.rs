@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod full;
 mod order;
 
 use std::sync::Arc;

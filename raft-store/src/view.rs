@@ -234,7 +234,14 @@ impl LogView {
     /// The log goes on until the open segment is full. Whoever puts entries into it should stop before, with all
     /// but what makes room.
     pub fn is_short_of_room(&self) -> watch::Receiver<bool> {
-        self.log().short.subscribe()
+        self.log().preparer.short()
+    }
+
+    /// Makes an append that waits for room fail instead, and every later one that needs another segment.
+    ///
+    /// Raft waits for its appends, so a replica with a full disk could not be stopped otherwise.
+    pub fn stop_waiting_for_room(&self) {
+        self.log().preparer.give_up();
     }
 
     /// Writes a lower bound of what has been applied, without a sync. A hint for people and for the

@@ -26,7 +26,6 @@ use crate::hard_state::HardState;
 use crate::identity::NodeFile;
 use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::options::FlushMode;
-use crate::preparer::Preparer;
 use crate::progress::{Progress, Purged, PurgedFile};
 use crate::record::{Draft, Header, Kind};
 use crate::segment::{self, Opening, Segment};
@@ -49,7 +48,6 @@ pub(crate) struct SmallFiles {
 struct Writer {
     log: Arc<Log>,
     flush: Arc<Flush>,
-    preparer: Preparer,
     files: SmallFiles,
     /// The open segment.
     segment: Arc<Segment>,
@@ -69,6 +67,7 @@ struct Writer {
 
 /// The running threads. Dropping it stops them without finishing what is queued, as a kill would.
 pub(crate) struct Threads {
+    log: Arc<Log>,
     queue: Arc<Queue>,
     flush: Arc<Flush>,
     writer: Option<JoinHandle<()>>,
@@ -81,7 +80,6 @@ pub(crate) struct Start {
     pub(crate) end: LogPosition,
     pub(crate) chain: u32,
     pub(crate) last: Option<LogId>,
-    pub(crate) preparer: Preparer,
     pub(crate) files: SmallFiles,
     pub(crate) progress: Progress,
 }
@@ -92,7 +90,6 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Th
     let writer = Writer {
         log: Arc::clone(&log),
         flush: Arc::clone(&flush),
-        preparer: start.preparer,
         files: start.files,
         segment: start.segment,
         end: start.end,
@@ -105,7 +102,13 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Th
         round_must_sync: false,
         closed: false,
     };
-    let mut threads = Threads { queue: Arc::clone(&queue), flush: Arc::clone(&flush), writer: None, flusher: None };
+    let mut threads = Threads {
+        log: Arc::clone(&log),
+        queue: Arc::clone(&queue),
+        flush: Arc::clone(&flush),
+        writer: None,
+        flusher: None,
+    };
     let failed = |e| Error::io("starting a thread for", &log.options.dir, e);
     let name = |what| std::thread::Builder::new().name(format!("log-{what}"));
     let guard = || PanicGuard { log: Arc::clone(&log), queue: Arc::clone(&queue) };
@@ -126,6 +129,7 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Th
 impl Threads {
     fn join(&mut self) {
         drop(self.queue.close());
+        self.log.preparer.give_up();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -133,6 +137,7 @@ impl Threads {
         if let Some(flusher) = self.flusher.take() {
             let _ = flusher.join();
         }
+        self.log.preparer.stop();
     }
 }
 
@@ -144,6 +149,7 @@ impl Drop for Threads {
 
 impl Writer {
     fn run(mut self, queue: &Queue) {
+        self.prepare_next();
         while let Some(ops) = queue.take() {
             for op in ops {
                 self.perform(op);
@@ -296,16 +302,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the next segment made once this one is half full.
+    /// Has the segment behind the open one allocated, if it is not.
     fn prepare_next(&self) {
-        let used = self.segment.offset(self.end.max(self.segment.base));
-        if used >= self.log.layout.segment_bytes / 2 {
-            self.preparer.prepare(self.log.layout.next_base(self.segment.base));
-        }
+        self.log.preparer.prepare(self.log.layout.next_base(self.segment.base));
     }
 
     /// Closes the open segment and goes on in the next.
     fn roll(&mut self) -> Result<()> {
+        let next_base = self.log.layout.next_base(self.segment.base);
+        if self.segment.content().sealed {
+            // Closed by an earlier run, which found no room for another.
+            self.segment = self.add_segment(next_base)?;
+            return Ok(());
+        }
         let last = self.last.expect("a segment is closed only behind an entry");
         self.open_segment(last.index.next())?;
         let pad = Draft::pad(self.end, last, self.chain);
@@ -317,7 +326,6 @@ impl Writer {
             .region
             .write(footer_at, &footer)
             .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
-        let next_base = self.log.layout.next_base(self.segment.base);
         let resume = ResumePoint { position: next_base.plus(segment::HEADER_BYTES), chain: self.chain };
         let sealed = SealedSegment { base: self.segment.base, last, resume };
         self.segment = self.add_segment(next_base)?;
@@ -328,7 +336,7 @@ impl Writer {
 
     /// Takes a prepared segment into the log.
     fn add_segment(&self, base: LogPosition) -> Result<Arc<Segment>> {
-        let region = self.preparer.take(base)?;
+        let region = self.log.preparer.take(base)?;
         region.warm().map_err(|e| Error::io("mapping", region.path(), e))?;
         let segment = Arc::new(Segment::empty(&self.log.layout, base, region));
         self.log.add_segment(Arc::clone(&segment));
@@ -412,10 +420,10 @@ impl Writer {
         // First the intention: from here on a crash cannot bring any of it back.
         self.flush.save_progress(end, Some(end))?;
         let gone = self.log.cut(last, end, chain);
-        self.preparer.discard();
+        let base = self.log.layout.segment_base(end);
+        self.log.preparer.discard(base)?;
         let names: Vec<String> = gone.iter().rev().map(|segment| segment::file_name(segment.base)).collect();
         self.log.files.remove(&names)?;
-        let base = self.log.layout.segment_base(end);
         let open = self.log.state().segments.last().filter(|segment| segment.base == base).cloned();
         match open {
             Some(open) => {
@@ -430,6 +438,7 @@ impl Writer {
         self.chain = chain;
         self.last = last;
         self.flush.restart_at(end);
+        self.prepare_next();
         self.flush.save_progress(end, None)
     }
 
@@ -468,7 +477,7 @@ impl Writer {
             this.files.purged_file.save(intent)?;
             this.files.purged = Some(intent);
             let gone = this.log.reset(purged);
-            this.preparer.discard();
+            this.log.preparer.discard(LogPosition::ZERO)?;
             let names: Vec<String> = gone.iter().map(|segment| segment::file_name(segment.base)).collect();
             this.log.files.remove(&names)?;
             this.end = purged.resume.position;
@@ -477,6 +486,7 @@ impl Writer {
             this.flush.restart_at(this.end);
             this.flush.save_progress(this.end, None)?;
             this.segment = this.add_segment(this.log.layout.segment_base(this.end))?;
+            this.prepare_next();
             this.files.purged_file.save(purged)?;
             this.files.purged = Some(purged);
             Ok(())
@@ -487,7 +497,7 @@ impl Writer {
         self.flush.sync()?;
         let end = self.log.state().flushed_end;
         self.flush.save_progress(end, None)?;
-        self.preparer.finish();
+        self.log.preparer.stop();
         self.guarded(|this| this.files.node.mark_clean())
     }
 }

@@ -29,6 +29,8 @@ struct Faults {
     sync: Option<String>,
     write: Option<String>,
     create: bool,
+    /// Creating a file fails for another reason than a full disk.
+    broken_creates: bool,
     /// Syncs of files whose names start so wait until this is cleared.
     hold: Option<String>,
     held: usize,
@@ -95,6 +97,11 @@ impl SimulatedDisk {
 
     pub(crate) fn fail_creates(&self, fail: bool) {
         self.shared.faults.lock().create = fail;
+    }
+
+    /// From now on no file can be created, and not for want of room.
+    pub(crate) fn break_creates(&self) {
+        self.shared.faults.lock().broken_creates = true;
     }
 
     /// Makes syncs wait until [`SimulatedDisk::release_syncs`].
@@ -221,6 +228,9 @@ impl Files for SimulatedDisk {
     fn create(&self, name: &str, bytes: u64, head: &[u8], _: Preparation) -> Result<Arc<dyn Region>> {
         if self.shared.faults.lock().create {
             return Err(Error::NoSpace { file: self.path(name) });
+        }
+        if self.shared.faults.lock().broken_creates {
+            return Err(Error::io("creating", self.path(name), io::Error::from_raw_os_error(libc::EIO)));
         }
         self.shared.live().map_err(|e| Error::io("creating", self.path(name), e))?;
         let mut live = vec![0; usize::try_from(bytes).unwrap()];

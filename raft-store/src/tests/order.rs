@@ -256,22 +256,3 @@ fn a_purge_is_seen_at_once_and_durable_before_any_segment_goes() {
     assert_eq!((Some(id(1, 150)), Some(id(1, 199))), store.log_state());
     assert_eq!(49, store.entries(0, 1000).unwrap().len());
 }
-
-#[test]
-fn a_full_disk_is_an_error_and_no_half_written_record() {
-    let disk = SimulatedDisk::new();
-    let mut store = open(&disk, FlushMode::Sync);
-    store.vote(1).unwrap();
-    disk.fail_creates(true);
-    let mut stored = 0;
-    let error = loop {
-        match store.append(vec![entry(1, stored, payload(stored))]) {
-            Ok(()) => stored += 1,
-            Err(error) => break error,
-        }
-    };
-    assert!(error.to_string().contains("no space left"), "{error}");
-    store.kill();
-    let mut store = open(&disk.after_kill(), FlushMode::Sync);
-    assert_eq!(stored, store.entries(0, u64::MAX).unwrap().len() as u64);
-}

@@ -95,6 +95,11 @@ impl Store {
         self.runtime.block_on(future)
     }
 
+    /// Does something to the storage on the store's own runtime.
+    pub fn with_storage<T>(&mut self, work: impl AsyncFnOnce(&mut LogStorage<Config>) -> T) -> T {
+        self.runtime.block_on(work(&mut self.storage))
+    }
+
     /// Appends without waiting.
     pub fn start_append(&mut self, entries: Vec<LogEntry>) -> Appending {
         let (sender, receiver) = Config::oneshot();
