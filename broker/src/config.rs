@@ -151,6 +151,8 @@ pub struct StorageOptions {
     pub disk: DiskLimits,
     /// Size of a file that an operator may delete when the disk is full; 0 for none.
     pub ballast_bytes: u64,
+    /// A directory in memory for what must outlive the process when the data directory has failed.
+    pub runtime_dir: Option<PathBuf>,
 }
 
 /// `[raft]`.
@@ -363,6 +365,15 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
         allow_unproven_filesystem: storage.allow_unproven_filesystem,
         disk: check_disk(storage)?,
         ballast_bytes: storage.ballast_bytes,
+        runtime_dir: runtime_dir(storage.runtime_dir.clone()),
+    })
+}
+
+/// What is configured, else what a service manager has made for this process.
+fn runtime_dir(configured: Option<PathBuf>) -> Option<PathBuf> {
+    configured.or_else(|| {
+        let given = std::env::var("RUNTIME_DIRECTORY").ok()?;
+        Some(PathBuf::from(given.split(':').next()?))
     })
 }
 

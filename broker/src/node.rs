@@ -296,7 +296,9 @@ impl Node {
         for group in &self.shared.groups {
             let (group, registration) = (Arc::clone(group), self.registration.handle());
             let (for_role, for_failure) = (Arc::clone(&group), Arc::clone(&self.shared));
+            let for_pace = Arc::clone(&group);
             self.spawn(async move { for_role.follow_role(registration).await });
+            self.spawn(async move { for_pace.follow_pace().await });
             self.spawn(async move {
                 let reason = failure::of(&group).await;
                 tracing::error!(group = group.name(), reason, "replica has failed");

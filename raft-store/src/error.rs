@@ -1,6 +1,7 @@
 //! The one error type of this crate.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::ids::{ClusterId, LogIndex, LogPosition};
@@ -72,6 +73,20 @@ pub enum Error {
         expected: u64,
     },
 
+    /// The store was written for another group.
+    #[error(
+        "{} holds the log of group {found}, expected is that of {expected}: put the directory back in its place",
+        file.display()
+    )]
+    ForeignGroup {
+        /// The file that says so.
+        file: PathBuf,
+        /// The group it names.
+        found: String,
+        /// The group configured.
+        expected: String,
+    },
+
     /// The file is of a format version this program does not know.
     #[error(
         "{} has format version {found}, this program reads version {expected}: use the program that wrote it, or newer",
@@ -122,10 +137,17 @@ pub enum Error {
     },
 
     /// The process may not use a file.
-    #[error("no permission for {}: it must belong to the user this process runs as", file.display())]
+    #[error(
+        "no permission for {}: {owner}, and this process runs as user {user}: give it to that user, or start as the owner",
+        file.display()
+    )]
     NoPermission {
         /// The file.
         file: PathBuf,
+        /// Whose it is, in words.
+        owner: String,
+        /// The number of the user this process runs as, or a question mark.
+        user: String,
     },
 
     /// A small file can be read in neither of its two slots.
@@ -240,7 +262,15 @@ impl Error {
     pub(crate) fn io(doing: &'static str, file: impl Into<PathBuf>, source: io::Error) -> Self {
         let file = file.into();
         match source.kind() {
-            io::ErrorKind::PermissionDenied => Self::NoPermission { file },
+            io::ErrorKind::PermissionDenied => {
+                // The kernel says whose a file is even to those who may not open it, if they may look into its directory.
+                let owner = std::fs::metadata(&file).map(|found| found.uid());
+                let owner = owner
+                    .map_or_else(|_| "its directory is closed".to_owned(), |uid| format!("it belongs to user {uid}"));
+                let user =
+                    std::fs::metadata("/proc/self").map_or_else(|_| "?".to_owned(), |this| this.uid().to_string());
+                Self::NoPermission { file, owner, user }
+            }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { file },
             _ => Self::Io { doing, file, source },
         }

@@ -25,8 +25,6 @@ pub(crate) const KIND: SlotKind = SlotKind {
 
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
-/// The note a failed write leaves.
-pub(crate) const LATCH_NOTE: &str = "latched";
 
 const NAME_BYTES_MAX: usize = 255;
 
@@ -48,6 +46,8 @@ pub(crate) struct Identity {
     /// Raised when a cluster goes on without its majority, so that old members cannot come back.
     pub(crate) generation: u64,
     pub(crate) node_id: u64,
+    /// Whose log this is among those of the node. Empty in a store that was never told.
+    pub(crate) group: String,
     pub(crate) node_name: String,
     pub(crate) store_uuid: [u8; 16],
     pub(crate) start_counter: u64,
@@ -72,6 +72,7 @@ impl NodeFile {
             cluster_id: options.cluster_id,
             generation: 0,
             node_id: options.node_id,
+            group: options.group.clone(),
             node_name: options.node_name.clone(),
             store_uuid: random_bytes().map_err(|e| Error::io("reading", "/dev/urandom", e))?,
             start_counter: 0,
@@ -108,6 +109,10 @@ impl NodeFile {
         }
         if found.node_id != options.node_id {
             return Err(Error::ForeignNode { file, found: found.node_id, expected: options.node_id });
+        }
+        if !found.group.is_empty() && found.group != options.group {
+            let (found, expected) = (found.group.clone(), options.group.clone());
+            return Err(Error::ForeignGroup { file, found, expected });
         }
         if found.segment_bytes != options.segment_bytes {
             return Err(Error::Options(format!(
@@ -147,6 +152,7 @@ impl NodeFile {
     /// Marks the store as in use by this process. Durable before anything else is written.
     pub(crate) fn mark_running(&mut self, options: &Options, now: Evidence) -> Result<()> {
         self.identity.start_counter += 1;
+        self.identity.group.clone_from(&options.group);
         self.identity.node_name.clone_from(&options.node_name);
         self.identity.evidence = now;
         self.identity.clean = false;
@@ -176,6 +182,7 @@ fn encode(identity: &Identity) -> BytesMut {
     put_text(&mut out, &identity.node_name);
     // Retired node ids: none can be retired yet.
     out.put_u16(0);
+    put_text(&mut out, &identity.group);
     out
 }
 
@@ -193,10 +200,13 @@ fn decode(mut from: Bytes) -> Option<Identity> {
     let boot_id = take_text(&mut from)?;
     let node_name = take_text(&mut from)?;
     from.try_get_u16().ok()?;
+    // Missing in stores of before there was one.
+    let group = take_text(&mut from).unwrap_or_default();
     Some(Identity {
         cluster_id,
         generation,
         node_id,
+        group,
         node_name,
         store_uuid,
         start_counter,

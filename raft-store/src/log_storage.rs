@@ -24,6 +24,7 @@ use crate::progress::Purged;
 use crate::recovery;
 use crate::region::{Directory, Files};
 use crate::segmented_log::Log;
+use crate::stall::{Timed, UnderWay};
 use crate::view::{LogView, Shared, StopClass, Vote};
 use crate::writer::{self, Op, Queue, Reply, Write};
 
@@ -120,6 +121,8 @@ pub(crate) fn open_locked<C: StoreConfig>(
     lock: Option<std::fs::File>,
 ) -> Result<Opened<C>> {
     let (options, layout) = options.check()?;
+    let under_way = UnderWay::new();
+    let files: Arc<dyn Files> = Timed::new(files, Arc::clone(&under_way));
     let found = recovery::recover(options, layout, files, evidence)?;
     let recovered = {
         let state = found.log.state();
@@ -135,7 +138,7 @@ pub(crate) fn open_locked<C: StoreConfig>(
         }
     };
     let queue = Arc::new(Queue::default());
-    let threads = writer::spawn(Arc::clone(&found.log), Arc::clone(&queue), found.start)?;
+    let threads = writer::spawn(Arc::clone(&found.log), Arc::clone(&queue), found.start, under_way)?;
     let shared = Arc::new(Shared { log: found.log, queue, threads: Mutex::new(Some(threads)), _lock: lock });
     let storage = LogStorage { shared: Arc::clone(&shared), _config: PhantomData };
     Ok(Opened { storage, view: LogView { shared }, recovered })

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::ids::{ClusterId, LogPosition};
 use crate::record;
 use crate::segment;
+use crate::stall::StallLimits;
 
 /// When an append counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,8 @@ pub struct Options {
     pub cluster_id: ClusterId,
     /// The Raft identity that owns the log.
     pub node_id: u64,
+    /// Whose log this is among those of the node, such as the name of its Raft group. Another one's directory is refused.
+    pub group: String,
     /// The node's name, for people.
     pub node_name: String,
     /// Whether an empty directory may become a store. A replica that once voted must never start
@@ -83,6 +86,8 @@ pub struct Options {
     /// Whether this is the only replica of its group. Nobody can then replace what is lost, so in
     /// asynchronous mode the log goes on after a crash of the operating system with what is there.
     pub alone: bool,
+    /// How slow the disk may be.
+    pub stall: StallLimits,
     /// Where a note about a failed write goes besides the store's directory, which may be what
     /// failed.
     pub runtime_dir: Option<PathBuf>,
@@ -95,6 +100,7 @@ impl Options {
             dir: dir.into(),
             cluster_id,
             node_id,
+            group: String::new(),
             node_name: String::new(),
             create: false,
             segment_bytes: 1 << 30,
@@ -111,6 +117,7 @@ impl Options {
             mount_identity: true,
             must_sync: |_| false,
             alone: false,
+            stall: StallLimits::default(),
             runtime_dir: None,
         }
     }
@@ -145,6 +152,9 @@ impl Options {
             && (interval.is_zero() || interval >= self.flush_lag_max)
         {
             return wrong("flush interval must be above 0 and below flush_lag_max".into());
+        }
+        if let Some(text) = self.stall.wrong() {
+            return wrong(text);
         }
         let layout = Layout { segment_bytes: self.segment_bytes, cluster_id: self.cluster_id };
         self.payload_bytes_max = self.payload_bytes_max.min(layout.payload_bytes_max());

@@ -22,8 +22,9 @@ use self::tail::{clamp_committed, complete_footers, keep_aside, rewrite_tail};
 use self::walk::{Shape, look_behind, read_opened};
 use crate::error::{Error, Result};
 use crate::hard_state;
-use crate::identity::{Evidence, LATCH_NOTE};
+use crate::identity::Evidence;
 use crate::ids::{LogId, LogIndex, LogPosition};
+use crate::latch_note::{self, LatchNotes};
 use crate::options::{FlushMode, Layout, Options};
 use crate::preparer::Preparer;
 use crate::progress::{Hints, Progress, Purged};
@@ -62,8 +63,8 @@ pub(crate) fn recover(options: Options, layout: Layout, files: Arc<dyn Files>, n
 /// What was found in the directory. Made without changing it.
 struct Survey {
     small: Small,
-    /// Whether a failed write left a note.
-    noted: bool,
+    /// What a failed write left.
+    notes: LatchNotes,
     hints: Option<Hints>,
     /// Where the first entry that is not purged starts.
     start: ResumePoint,
@@ -101,7 +102,8 @@ impl Survey {
         let listed = files.list()?;
         check_names(&**files, &listed)?;
         let small = open_small(&**files, options, &listed, now)?;
-        let noted = listed.iter().any(|listed| listed.name == LATCH_NOTE);
+        let noted = listed.iter().any(|listed| listed.name == latch_note::NAME);
+        let notes = LatchNotes::find(&**files, noted, options, &small.node.identity().store_uuid);
         let mut report = Vec::new();
 
         let reset = small.purged.is_some_and(|purged| purged.reset);
@@ -126,7 +128,7 @@ impl Survey {
                 sync_failed = true;
             }
         }
-        let stop = small.node.stop_class(now, noted || sync_failed);
+        let stop = small.node.stop_class(now, notes.is_any() || sync_failed);
 
         let half_made = format!(".{}", crate::durable::TEMPORARY);
         remove.extend(listed.iter().map(|listed| listed.name.clone()).filter(|name| name.ends_with(&half_made)));
@@ -136,7 +138,7 @@ impl Survey {
 
         let mut survey = Self {
             small,
-            noted,
+            notes,
             hints,
             start,
             flushed,
@@ -187,7 +189,7 @@ impl Survey {
         let finding = if self.cut == Some(end.end) { Finding::Nothing } else { self.finding(options, layout, end)? };
         let decision = decide(finding, self.stop, options.flush == FlushMode::Sync);
         let found = end.found();
-        let erase = act_on(decision, options, end.last, self.noted, files, end.end, found)?;
+        let erase = act_on(decision, options, end.last, &self.notes, files, end.end, found)?;
         let vote = self.small.vote.map_or(0, |vote| vote.term);
         if let Some(last) = end.last.filter(|last| last.term.get() > vote) {
             return Err(Error::UnreadableSlots {
@@ -357,9 +359,7 @@ impl Survey {
             self.small.purged_file.save(purged)?;
         }
         self.small.node.mark_running(&options, now)?;
-        if self.noted {
-            files.remove(&[LATCH_NOTE.to_owned()])?;
-        }
+        self.notes.remove(&*files)?;
         for line in &self.report {
             tracing::warn!(dir = %options.dir.display(), "{line}");
         }
@@ -386,7 +386,7 @@ impl Survey {
         };
         let identity = self.small.node.identity();
         let (store_uuid, start_counter) = (identity.store_uuid, identity.start_counter);
-        let log = Arc::new(Log::new(options, layout, files, state, preparer));
+        let log = Arc::new(Log::new(options, layout, files, store_uuid, state, preparer));
         let small_files = SmallFiles {
             node: self.small.node,
             hard_state: self.small.hard_state,

@@ -32,6 +32,7 @@ use crate::progress::Purged;
 use crate::record::{self, Draft, Header, Kind, Seed};
 use crate::region::Files;
 use crate::segment::{HEADER_BYTES, Segment};
+use crate::stall::Pace;
 use crate::sync_times::SyncTimes;
 use crate::view::{Health, RecordRange, ResumePoint, SealedSegment, Vote, Watermarks};
 
@@ -177,12 +178,15 @@ pub(crate) struct Log {
     pub(crate) options: Options,
     pub(crate) layout: Layout,
     pub(crate) files: Arc<dyn Files>,
+    /// Names the store's directory for ever.
+    pub(crate) store_uuid: [u8; 16],
     state: RwLock<State>,
     latched: OnceLock<String>,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) sealed: watch::Sender<Option<SealedSegment>>,
     pub(crate) sync_times: SyncTimes,
     pub(crate) preparer: Arc<Preparer>,
+    pub(crate) pace: Arc<watch::Sender<Pace>>,
 }
 
 impl Log {
@@ -190,13 +194,15 @@ impl Log {
         options: Options,
         layout: Layout,
         files: Arc<dyn Files>,
+        store_uuid: [u8; 16],
         state: State,
         preparer: Arc<Preparer>,
     ) -> Self {
         let sealed = watch::Sender::new(None);
         let health = watch::Sender::new(Health::Good);
+        let pace = Arc::new(watch::Sender::new(Pace::Normal));
         let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
-        Self { options, layout, files, state, latched, health, sealed, sync_times, preparer }
+        Self { options, layout, files, store_uuid, state, latched, health, sealed, sync_times, preparer, pace }
     }
 
     /// The saved vote.

@@ -3,7 +3,9 @@
 mod crash;
 mod damage;
 mod full;
+mod notes;
 mod order;
+mod stall;
 
 use std::sync::Arc;
 

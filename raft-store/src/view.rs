@@ -11,6 +11,7 @@ use crate::entry::LogEntry;
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::segmented_log::Log;
+use crate::stall::Pace;
 use crate::sync_times::SyncHistogram;
 use crate::writer::{Op, Queue, Threads};
 
@@ -227,6 +228,11 @@ impl LogView {
     /// Whether the log still takes appends.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.log().health.subscribe()
+    }
+
+    /// How the disk keeps up.
+    pub fn pace(&self) -> watch::Receiver<Pace> {
+        self.log().pace.subscribe()
     }
 
     /// Whether there is no room on the disk for the segment behind the open one.

@@ -30,6 +30,7 @@ use crate::progress::{Progress, Purged, PurgedFile};
 use crate::record::{Draft, Header, Kind};
 use crate::segment::{self, Opening, Segment};
 use crate::segmented_log::{Log, Record};
+use crate::stall::{StallWatch, UnderWay, Watched};
 use crate::view::{ResumePoint, SealedSegment, Vote};
 
 /// The most that goes to the disk in one call, a single larger record excepted.
@@ -70,6 +71,7 @@ pub(crate) struct Threads {
     log: Arc<Log>,
     queue: Arc<Queue>,
     flush: Arc<Flush>,
+    stall: Option<StallWatch>,
     writer: Option<JoinHandle<()>>,
     flusher: Option<JoinHandle<()>>,
 }
@@ -85,7 +87,7 @@ pub(crate) struct Start {
 }
 
 /// Starts the threads.
-pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Threads> {
+pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start, under_way: Arc<UnderWay>) -> Result<Threads> {
     let flush = Arc::new(Flush::new(Arc::clone(&log), start.progress, start.end));
     let writer = Writer {
         log: Arc::clone(&log),
@@ -108,10 +110,20 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Th
         flush: Arc::clone(&flush),
         writer: None,
         flusher: None,
+        stall: None,
     };
     let failed = |e| Error::io("starting a thread for", &log.options.dir, e);
     let name = |what| std::thread::Builder::new().name(format!("log-{what}"));
     let guard = || PanicGuard { log: Arc::clone(&log), queue: Arc::clone(&queue) };
+    let (for_failure, for_latch) = (Arc::clone(&flush), Arc::clone(&log));
+    let watched = Watched {
+        files: Arc::clone(&log.files),
+        under_way,
+        limits: log.options.stall,
+        pace: Arc::clone(&log.pace),
+        fail: Arc::new(move |error| for_failure.fail(error)),
+        is_closed: Arc::new(move || for_latch.check_latch().is_err()),
+    };
     let (flusher_guard, writer_guard) = (guard(), guard());
     let run_flusher = move || {
         let _guard = flusher_guard;
@@ -122,6 +134,7 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start) -> Result<Th
         writer.run(&guard.queue);
     };
     threads.flusher = Some(name("flush").spawn(run_flusher).map_err(failed)?);
+    threads.stall = Some(StallWatch::start(watched).map_err(failed)?);
     threads.writer = Some(name("write").spawn(run_writer).map_err(failed)?);
     Ok(threads)
 }
@@ -130,6 +143,7 @@ impl Threads {
     fn join(&mut self) {
         drop(self.queue.close());
         self.log.preparer.give_up();
+        drop(self.stall.take());
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }

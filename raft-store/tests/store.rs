@@ -535,6 +535,18 @@ fn wrong_directories_are_refused_with_what_was_found() {
     other.node_id = 9;
     assert!(matches!(refusal(other), Error::ForeignNode { .. }));
 
+    let mut named = options(dir.path(), FlushMode::Sync);
+    named.group = "broker-a".to_owned();
+    // A log that was never told whose it is learns it, and then belongs to that group.
+    let mut store = Store::open(named.clone()).unwrap();
+    check_entries(&mut store, 0, 100);
+    store.close();
+    let mut other = named.clone();
+    other.group = "broker-b".to_owned();
+    let error = refusal(other).to_string();
+    assert!(error.contains("holds the log of group broker-a, expected is that of broker-b"), "{error}");
+    let options = |dir: &Path, flush| Options { group: "broker-a".to_owned(), ..options(dir, flush) };
+
     let foreign = dir.path().join("holiday.jpg");
     fs::write(&foreign, "no log").unwrap();
     assert!(matches!(refusal(options(dir.path(), FlushMode::Sync)), Error::ForeignFile { .. }));

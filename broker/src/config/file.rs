@@ -128,6 +128,7 @@ pub(super) struct Storage {
     pub(super) disk_free_percent_min: u8,
     #[serde(deserialize_with = "unit::bytes")]
     pub(super) ballast_bytes: u64,
+    pub(super) runtime_dir: Option<PathBuf>,
 }
 
 impl Default for Storage {
@@ -141,6 +142,7 @@ impl Default for Storage {
             disk_forced_percent: 85,
             disk_free_percent_min: 10,
             ballast_bytes: 256 << 20,
+            runtime_dir: None,
         }
     }
 }

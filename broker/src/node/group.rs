@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use raft_store::{ClusterId, FlushMode, LogView, Member, Recovered};
+use raft_store::{ClusterId, FlushMode, LogView, Member, Pace, Recovered};
 use remoting::Handler;
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ use crate::config::{
 use crate::disk::DiskWatch;
 use crate::peer::{GroupIdentity, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
-use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig};
+use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig, Unfit};
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::sequencer::{Sequencer, SequencerOptions};
 use crate::state_machine::command::COMMAND_MAGIC;
@@ -184,6 +184,8 @@ impl NodeGroup {
         let dir = self.dir(&context.node.data_dir);
         let mut log_options =
             raft_store::Options::new(dir.join("log"), ClusterId::new(context.cluster.id), self.options.own_id);
+        log_options.runtime_dir.clone_from(&context.storage.runtime_dir);
+        log_options.group = self.name().to_owned();
         log_options.node_name = context.node.name.clone();
         log_options.create = context.start.bootstrap;
         log_options.segment_bytes = context.storage.segment_bytes;
@@ -205,6 +207,19 @@ impl NodeGroup {
             Ok((log, store))
         });
         opened.await.unwrap_or_else(|_| Err(StartError::Panicked { group: self.name().to_owned() }))
+    }
+
+    /// Lets others lead while this replica's disk is slow.
+    pub(super) async fn follow_pace(&self) {
+        let Some(running) = self.running() else { return };
+        let mut pace = running.log.pace();
+        loop {
+            let is_slow = *pace.borrow_and_update() == Pace::Slow;
+            running.raft.set_unfit(Unfit::DiskSlow, is_slow);
+            if pace.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Tells the name servers whenever the role changes.
@@ -258,6 +273,9 @@ impl NodeGroup {
     pub(super) async fn close(&self) {
         let Some(running) = self.running() else { return };
         running.sequencer.shutdown().await;
+        if *running.log.is_short_of_room().borrow() {
+            running.log.stop_waiting_for_room();
+        }
         running.raft.shutdown().await;
         // The port holds handlers, which hold the group, which holds the port.
         running.hub.remove_group(self.name());

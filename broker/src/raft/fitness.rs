@@ -10,6 +10,8 @@ pub enum Unfit {
     Leaving = 1,
     /// Its disk is too full to take messages.
     DiskFull = 2,
+    /// Its disk has taken too long to write just now.
+    DiskSlow = 4,
 }
 
 /// The reasons that hold now. Other replicas ask before they hand leadership over.
@@ -33,6 +35,10 @@ impl Fitness {
     pub(super) fn should_hand_over(&self) -> bool {
         self.0.load(Ordering::Acquire) & !(Unfit::Leaving as u8) != 0
     }
+
+    pub(super) fn has(&self, reason: Unfit) -> bool {
+        self.0.load(Ordering::Acquire) & reason as u8 != 0
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +53,7 @@ mod tests {
         assert!(!fitness.would_lead() && !fitness.should_hand_over());
         fitness.set(Unfit::DiskFull, true);
         assert!(fitness.should_hand_over());
+        assert!(fitness.has(Unfit::DiskFull) && !fitness.has(Unfit::DiskSlow));
         fitness.set(Unfit::Leaving, false);
         assert!(!fitness.would_lead());
         fitness.set(Unfit::DiskFull, false);

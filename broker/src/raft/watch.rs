@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Timing;
 use super::error::NotReady;
-use super::fitness::Fitness;
+use super::fitness::{Fitness, Unfit};
 use super::hand_over::{HandOver, Urgency};
 use super::read_index::confirm;
 use super::role::Role;
@@ -73,6 +73,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
         let mut members_of: Option<LogId> = None;
         let mut confirming: Option<Confirming> = None;
         let mut home = Home::default();
+        let mut silent = false;
         loop {
             let server = changes.borrow_and_update().clone();
             self.learn_members(&server, &mut members_of);
@@ -109,6 +110,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
                         break;
                     }
                     self.look_home(&metrics, &mut home).await;
+                    self.follow_pace(&metrics, &mut silent);
                 }
             }
         }
@@ -179,6 +181,19 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
         self.hub.set_members(&self.group, members);
     }
 
+    /// Lets the others elect somebody if this replica's disk hardly writes and nobody took over: it sends no heartbeats
+    /// and stands for no election.
+    fn follow_pace(&self, metrics: &RaftMetrics<TypeConfig>, silent: &mut bool) {
+        let alone = metrics.membership_config.voter_ids().all(|voter| voter == metrics.id);
+        let is_slow = self.fitness.has(Unfit::DiskSlow) && !alone;
+        if *silent != is_slow {
+            *silent = is_slow;
+            self.raft.runtime_config().heartbeat(!is_slow);
+            self.raft.runtime_config().elect(!is_slow);
+            tracing::warn!(group = self.group, is_slow, "a slow disk decides whether this replica tries to lead");
+        }
+    }
+
     /// Hands over to the preferred replica once that is safe and calm, or to anybody if the own disk stalls.
     async fn look_home(&self, metrics: &RaftMetrics<TypeConfig>, home: &mut Home) {
         let flushed = self.raft.watch_log_progress().get().and_then(|point| point.last_log_id).map(|id| id.index());
@@ -188,7 +203,9 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
                 tracing::warn!(group = self.group, "own disk has stalled: handing leadership over");
                 (by_progress(metrics), RESTORE_RETRY, Urgency::Leaving)
             } else if metrics.state.is_leader() && self.fitness.should_hand_over() && home.may_try(now) {
-                (close_behind(metrics), UNFIT_RETRY, Urgency::Calm)
+                // What is in flight may never get through a disk that hardly writes.
+                let urgency = if self.fitness.has(Unfit::DiskSlow) { Urgency::Leaving } else { Urgency::Calm };
+                (close_behind(metrics), UNFIT_RETRY, urgency)
             } else {
                 let home = self.preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred));
                 (home.into_iter().collect(), RESTORE_RETRY, Urgency::Calm)

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::hard_state::{self, HardState};
-use crate::identity::{self, Evidence, LATCH_NOTE, LOCK, NodeFile};
+use crate::identity::{self, Evidence, LOCK, NodeFile};
 use crate::ids::LogPosition;
+use crate::latch_note;
 use crate::options::{Layout, Options};
 use crate::progress::{self, Hints, Progress, Purged, PurgedFile};
 use crate::region::{Files, Listed};
 use crate::segment::{self, Segment};
+use crate::stall::PROBE;
 use crate::view::Vote;
 
 /// The small files, opened or created.
@@ -70,7 +72,7 @@ pub(super) fn start_of_log() -> LogPosition {
 
 /// Refuses a directory that holds what no store writes.
 pub(super) fn check_names(files: &dyn Files, listed: &[Listed]) -> Result<()> {
-    let known = [LOCK, LATCH_NOTE, identity::KIND.name, hard_state::KIND.name, progress::PROGRESS.name];
+    let known = [LOCK, latch_note::NAME, PROBE, identity::KIND.name, hard_state::KIND.name, progress::PROGRESS.name];
     for file in listed.iter().filter(|listed| !listed.directory) {
         let name = file.name.as_str();
         let ours = known.contains(&name)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::identity::LATCH_NOTE;
 use crate::ids::{LogId, LogPosition};
+use crate::latch_note::LatchNotes;
 use crate::options::{FlushMode, Options};
 use crate::record;
 use crate::region::Files;
@@ -90,7 +90,7 @@ pub(super) fn act_on(
     decision: Decision,
     options: &Options,
     last: Option<LogId>,
-    noted: bool,
+    notes: &LatchNotes,
     files: &Arc<dyn Files>,
     end: LogPosition,
     found: &str,
@@ -112,7 +112,7 @@ pub(super) fn act_on(
         Decision::Go => Ok(false),
         Decision::Truncate => Ok(true),
         Decision::GoIfNotedReached => {
-            let reached = options.flush == FlushMode::Sync || options.alone || noted_last_reached(files, last, noted);
+            let reached = options.flush == FlushMode::Sync || options.alone || notes.is_reached(last);
             if reached { Ok(false) } else { refuse(RETIRE) }
         }
         Decision::TruncateUnderNewIdentity if options.alone => Ok(true),
@@ -121,13 +121,4 @@ pub(super) fn act_on(
         Decision::TruncateUnderNewIdentity | Decision::NewIdentity | Decision::NewIdentityThenRepair => refuse(RETIRE),
         Decision::Stop => refuse("no crash does this: the files were changed or rolled back from outside"),
     }
-}
-
-/// Whether the log still has what it had when it latched.
-fn noted_last_reached(files: &Arc<dyn Files>, last: Option<LogId>, noted: bool) -> bool {
-    let Ok(note) = files.read_note(LATCH_NOTE) else { return !noted };
-    let note = String::from_utf8_lossy(&note);
-    let line = note.lines().find_map(|line| line.strip_prefix("last: "));
-    let reached = last.map_or_else(|| "None".to_owned(), |last| format!("Some({last})"));
-    line == Some(reached.as_str())
 }

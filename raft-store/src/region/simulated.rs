@@ -29,6 +29,8 @@ struct Faults {
     sync: Option<String>,
     write: Option<String>,
     create: bool,
+    /// Files that could not be created for want of room.
+    refused: Vec<String>,
     /// Creating a file fails for another reason than a full disk.
     broken_creates: bool,
     /// Syncs of files whose names start so wait until this is cleared.
@@ -97,6 +99,15 @@ impl SimulatedDisk {
 
     pub(crate) fn fail_creates(&self, fail: bool) {
         self.shared.faults.lock().create = fail;
+    }
+
+    /// Waits until a file cannot be created for want of room.
+    pub(crate) fn wait_for_refused_create(&self, name: &str) {
+        let mut faults = self.shared.faults.lock();
+        while !faults.refused.iter().any(|refused| refused == name) {
+            self.shared.changed.wait(&mut faults);
+        }
+        faults.refused.clear();
     }
 
     /// From now on no file can be created, and not for want of room.
@@ -227,6 +238,8 @@ impl Files for SimulatedDisk {
 
     fn create(&self, name: &str, bytes: u64, head: &[u8], _: Preparation) -> Result<Arc<dyn Region>> {
         if self.shared.faults.lock().create {
+            self.shared.faults.lock().refused.push(name.into());
+            self.shared.changed.notify_all();
             return Err(Error::NoSpace { file: self.path(name) });
         }
         if self.shared.faults.lock().broken_creates {

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::queue::Done;
-use crate::durable;
 use crate::error::{Error, Result};
-use crate::identity::LATCH_NOTE;
 use crate::ids::LogPosition;
+use crate::latch_note::LatchNote;
 use crate::options::FlushMode;
 use crate::progress::{Hints, Progress};
 use crate::segment::Segment;
@@ -61,12 +60,14 @@ impl Flush {
             Error::Io { source, .. } => format!("{reason}: {source}"),
             _ => reason,
         };
-        if self.log.latch(&reason) {
-            self.leave_note(&reason);
-        }
+        let first = self.log.latch(&reason);
         let held = std::mem::take(&mut self.state.lock().held);
         for done in held {
             done(Err(self.latch_error()));
+        }
+        // Last: a disk that hangs holds up whoever writes to it.
+        if first {
+            self.leave_note(&reason);
         }
     }
 
@@ -74,19 +75,13 @@ impl Flush {
         self.log.check_latch().map_or_else(io::Error::from, |()| io::Error::other("the log failed"))
     }
 
-    /// The data directory is what has just failed, so the note also goes elsewhere. Best effort.
     fn leave_note(&self, reason: &str) {
         let (last, committed) = {
             let state = self.log.state();
             (state.last, state.committed)
         };
-        let note = format!("reason: {reason}\nlast: {last:?}\ncommitted: {committed:?}\n");
-        let here = self.log.files.write_note(LATCH_NOTE, note.as_bytes());
-        let elsewhere = self.log.options.runtime_dir.as_ref().map(|dir| dir.join(LATCH_NOTE));
-        let there = elsewhere.map_or(Ok(()), |path| durable::write_file(&path, note.as_bytes()));
-        for error in [here, there].into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "the note about the latch cannot be written");
-        }
+        let note = LatchNote { reason: reason.to_owned(), last, committed };
+        note.leave(&*self.log.files, &self.log.options, &self.log.store_uuid);
     }
 
     /// Takes note of bytes that have just been written to `segment`.
@@ -130,6 +125,8 @@ impl Flush {
             }
             self.log.sync_times.note(began.elapsed());
         }
+        // It may have hung for so long that the log was closed meanwhile: then it counts for nothing.
+        self.log.check_latch()?;
         let newest = dirty.last().map(|segment| segment.base);
         {
             let mut state = self.state.lock();
