@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::delay_levels::DelayLevels;
+
 pub use file::parse_toml;
 pub use unit::{parse_bytes, parse_duration};
 
@@ -177,6 +179,8 @@ pub struct BrokerOptions {
     pub auto_create_queues: u32,
     /// Largest message body.
     pub message_bytes_max: usize,
+    /// How long messages wait on each delay level.
+    pub delay_levels: DelayLevels,
 }
 
 /// Smallest segment: a segment must hold the largest record with room to spare.
@@ -437,6 +441,7 @@ fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
         auto_create_groups: broker.auto_create_groups,
         auto_create_queues: broker.auto_create_queues,
         message_bytes_max: usize::try_from(broker.message_bytes_max).expect("limited above"),
+        delay_levels: DelayLevels::parse(&broker.delay_levels).map_err(|why| format!("broker.delay_levels: {why}"))?,
     })
 }
 

@@ -2,6 +2,7 @@
 
 pub mod client_table;
 pub mod config;
+pub mod delay_levels;
 pub mod disk;
 pub mod forward;
 pub mod http;

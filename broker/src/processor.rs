@@ -23,6 +23,7 @@ mod admin_topic;
 pub(crate) mod answer;
 mod client;
 mod consume_stats;
+mod delay;
 pub(crate) mod filter;
 mod lock;
 mod offset;
@@ -55,6 +56,7 @@ use self::offset_buffer::OffsetBuffer;
 use self::pull::HeldPull;
 use self::stats::Stats;
 use crate::client_table::{ClientTable, Now, TableLimits};
+use crate::delay_levels::DelayLevels;
 use crate::disk::DiskState;
 use crate::forward::{Patience, Place, Source};
 use crate::peer::{CopyHandler, ForwardHandler, ForwardReply, PeerHub};
@@ -85,6 +87,8 @@ pub struct GroupSettings {
     pub auto_create_queues: u32,
     /// Largest body of a message or batch.
     pub message_bytes_max: usize,
+    /// How long messages wait on each delay level.
+    pub delay_levels: DelayLevels,
 }
 
 /// Tells the name servers about topics without waiting for the next round.

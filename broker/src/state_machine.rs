@@ -156,8 +156,11 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let physical_end = start.as_ref().map_or(0, |image| image.resume.position);
     dispatched.physical_end.store(physical_end, Ordering::Release);
     let (dispatched_sender, dispatched_end) = watch::channel(applied_end.load(Ordering::Acquire));
-    let reput_options =
-        ReputOptions { queue_max: options.reput_queue_max, cached_entries_max: options.cached_entries_max };
+    let reput_options = ReputOptions {
+        queue_max: options.reput_queue_max,
+        cached_entries_max: options.cached_entries_max,
+        delay_levels: options.delay_levels.clone(),
+    };
     let (reput, threads) = reput::start(
         &reput_options,
         Arc::clone(&table),

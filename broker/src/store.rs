@@ -5,6 +5,8 @@
 
 use std::path::PathBuf;
 
+use crate::delay_levels::DelayLevels;
+
 pub(crate) mod checkpoint;
 pub(crate) mod commit_log;
 pub(crate) mod consume_queue;
@@ -43,6 +45,8 @@ pub struct StoreOptions {
     pub cached_entries_max: usize,
     /// Applied entries waiting for reput.
     pub reput_queue_max: usize,
+    /// How long messages wait on each delay level.
+    pub delay_levels: DelayLevels,
     /// How much one pull may return.
     pub pull_limits: PullLimits,
 }
@@ -58,6 +62,7 @@ impl StoreOptions {
             open_files_max: 256,
             cached_entries_max: 1 << 20,
             reput_queue_max: 1024,
+            delay_levels: DelayLevels::default(),
             pull_limits: PullLimits {
                 hot_messages_max: 32,
                 hot_bytes_max: 256 * 1024,

@@ -86,7 +86,7 @@ pub use route::{BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicList
 pub use running_info::{ConsumeDirectlyResult, ConsumeResult, ConsumeStatus, ConsumerRunningInfo, ProcessQueueInfo};
 pub use stats::{
     BrokerConsumeStats, BrokerStatsData, BrokerStatsItem, ConsumeStats, ConsumeTimeSpans, ConsumerOffsets,
-    ConsumerStatus, CorrectionOffsets, OffsetWrapper, QueueOffsetEntry, QueueTimeSpan, ResetOffsetList,
+    ConsumerStatus, CorrectionOffsets, DelayOffsets, OffsetWrapper, QueueOffsetEntry, QueueTimeSpan, ResetOffsetList,
     ResetOffsetTable, TopicOffset, TopicStats,
 };
 pub use subscription_group::{

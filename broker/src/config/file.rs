@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{ConfigError, unit};
+use crate::delay_levels::DEFAULT_LEVELS;
 
 /// Reads `text` into `T`. `T` must refuse unknown fields for the "did you mean" to have a cause.
 ///
@@ -176,10 +177,17 @@ pub(super) struct Broker {
     pub(super) auto_create_queues: u32,
     #[serde(deserialize_with = "unit::bytes")]
     pub(super) message_bytes_max: u64,
+    pub(super) delay_levels: String,
 }
 
 impl Default for Broker {
     fn default() -> Self {
-        Self { auto_create_topics: false, auto_create_groups: true, auto_create_queues: 8, message_bytes_max: 4 << 20 }
+        Self {
+            auto_create_topics: false,
+            auto_create_groups: true,
+            auto_create_queues: 8,
+            message_bytes_max: 4 << 20,
+            delay_levels: DEFAULT_LEVELS.to_owned(),
+        }
     }
 }

@@ -135,6 +135,7 @@ impl NodeGroup {
                 auto_create_groups: context.broker.auto_create_groups,
                 auto_create_queues: context.broker.auto_create_queues,
                 message_bytes_max: context.broker.message_bytes_max,
+                delay_levels: context.broker.delay_levels.clone(),
             },
             state: store.state.clone(),
             store: store.store,
@@ -197,7 +198,8 @@ impl NodeGroup {
         // What a command changes is on disk before it is acknowledged, whatever the flush mode.
         log_options.must_sync = |payload| payload.first() == Some(&COMMAND_MAGIC);
         let hot_log_bytes = log_options.maps_hot as u64 * log_options.segment_bytes;
-        let store_options = StoreOptions::new(&dir, context.cluster.id, hot_log_bytes);
+        let mut store_options = StoreOptions::new(&dir, context.cluster.id, hot_log_bytes);
+        store_options.delay_levels = context.broker.delay_levels.clone();
         let group = self.name().to_owned();
         let opened = tokio::task::spawn_blocking(move || {
             let log = raft_store::open::<TypeConfig>(log_options)

@@ -202,12 +202,6 @@ impl Group {
         Ok(success(request).with_body(body.encode()))
     }
 
-    /// There are no delay offsets outside the log.
-    pub(super) fn all_delay_offsets(&self, request: &RemotingCommand) -> Outcome {
-        let body = r#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}"#;
-        Ok(success(request).with_body(Bytes::from_static(body.as_bytes())))
-    }
-
     /// No group has chosen another way of getting messages than pulling.
     pub(super) fn all_request_modes(&self, request: &RemotingCommand) -> Outcome {
         Ok(success(request).with_body(Bytes::from_static(br#"{"messageRequestModeMap":{}}"#)))

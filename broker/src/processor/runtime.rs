@@ -53,6 +53,9 @@ impl Group {
             put(key, "0".to_owned());
         }
 
+        for (level, next, end) in self.delay_progress().filter(|(_, _, end)| *end > 0) {
+            put(&format!("scheduleMessageOffset_{level}"), format!("{next},{end}"));
+        }
         put("commitLogMinOffset", "0".to_owned());
         put("commitLogMaxOffset", self.0.store.physical_end().to_string());
         put("dispatchBehindBytes", "0".to_owned());
@@ -111,6 +114,7 @@ impl Group {
             ("listenPort", settings.client_addr.port().to_string()),
             ("longPollingEnable", "true".to_owned()),
             ("maxMessageSize", settings.message_bytes_max.to_string()),
+            ("messageDelayLevel", settings.delay_levels.to_string()),
         ];
         let text = encode_config_text(entries.iter().map(|(key, value)| (*key, value.as_str())));
         let mut answer = success(request).with_body(text);

@@ -21,6 +21,7 @@ use self::plan::{Additions, Lookup, Plan, Scan, SendRules, Sent, Target};
 pub(crate) use self::plan::{OWN_RETRY_LIMIT_VERSION, PROPERTIES_BYTES_MAX, dead_letter_topic, retry_topic, too_large};
 use super::Group;
 use super::answer::{Failure, Outcome, success};
+use crate::delay_levels::SCHEDULE_TOPIC;
 use crate::forward::{Place, SEND_PATIENCE, Source};
 use crate::sequencer::{AppendError, AppendResult};
 use crate::state_machine::command::PutMode;
@@ -214,6 +215,7 @@ impl Group {
                 auto_create_topics: settings.auto_create_topics,
                 auto_create_queues: settings.auto_create_queues,
                 message_bytes_max: settings.message_bytes_max,
+                delay_levels: &settings.delay_levels,
             },
             self,
             |queues| self.next_queue(queues),
@@ -225,8 +227,8 @@ impl Group {
         let store_timestamp = self.stamp_ms();
         let kept = SysFlag(sent.sys_flag & SYS_FLAG_KEPT);
         let template = NewMessage {
-            topic: &target.topic,
-            queue_id: wire_queue(target.queue_id),
+            topic: if target.delay_level.is_some() { SCHEDULE_TOPIC } else { &target.topic },
+            queue_id: wire_queue(target.delay_level.map_or(target.queue_id, |level| level - 1)),
             flag: sent.flag,
             sys_flag: if target.multi_tag { kept.with(SysFlag::MULTI_TAGS) } else { kept },
             born_timestamp: sent.born_timestamp,
@@ -238,8 +240,12 @@ impl Group {
             body: &request.body,
             properties: "",
         };
-        let mut additions =
-            Additions { cluster_name: &settings.cluster_name, region: DEFAULT_REGION, unique_key: None };
+        let mut additions = Additions {
+            cluster_name: &settings.cluster_name,
+            region: DEFAULT_REGION,
+            unique_key: None,
+            real: target.delay_level.map(|_| (target.topic.as_str(), target.queue_id)),
+        };
         let mut text = String::with_capacity(sent.properties.len() + RECORD_ROOM);
         if sent.batch {
             let inflated = inflate_batch(kept, &request.body, settings.message_bytes_max)?;
@@ -258,7 +264,7 @@ impl Group {
         if properties.unique_key.is_none() {
             additions.unique_key = Some(&unique_key);
         }
-        plan::complete_properties(sent.properties, properties.needs_rewrite, additions, &mut text);
+        plan::complete_properties(sent.properties, &properties, additions, &mut text);
         if text.len() > PROPERTIES_BYTES_MAX {
             return Err(too_large(settings.message_bytes_max));
         }
@@ -287,7 +293,7 @@ impl Group {
                 return Err(illegal_batch(&"its messages may be neither delayed nor transactional"));
             }
             text.clear();
-            plan::complete_properties(item.properties, scan.needs_rewrite, additions, text);
+            plan::complete_properties(item.properties, &scan, additions, text);
             if text.len() > PROPERTIES_BYTES_MAX {
                 return Err(too_large(self.0.settings.message_bytes_max));
             }

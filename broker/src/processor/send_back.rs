@@ -1,7 +1,7 @@
 //! Messages that a consumer could not handle: code 36.
 //!
-//! The message is stored again in the group's retry topic, or in its dead-letter topic once it was delivered too often.
-//! The copy can be consumed at once: the pause that its delay level asks for needs delayed messages.
+//! The message is stored again in the group's dead-letter topic once it was delivered too often. Before, the copy waits
+//! on a delay level that grows with each attempt, and then goes to the group's retry topic.
 
 use bytes::BytesMut;
 use protocol::header::SendBackRequest;
@@ -11,8 +11,12 @@ use protocol::{RemotingCommand, ResponseCode};
 use super::Group;
 use super::answer::{Failure, Outcome, success};
 use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, wire_queue};
+use crate::delay_levels::SCHEDULE_TOPIC;
 
 const RETRY_LIMIT_DEFAULT: i32 = 16;
+
+/// The delay level of the first attempt, if the consumer leaves it to the broker; each one after it waits a level longer.
+const FIRST_RETRY_LEVEL: i32 = 3;
 
 /// How often a group may be given a message, by what its client and its configuration say.
 fn retry_limit(own: Option<i32>, client_version: i32, configured: i32) -> i32 {
@@ -64,10 +68,20 @@ impl Group {
             ));
         }
         let queue_id = if is_dead { 0 } else { self.next_queue(topic.write_queues) };
-        let properties = retried_properties(&record, is_dead)?;
+        let wanted = match header.delay_level {
+            0 => FIRST_RETRY_LEVEL.saturating_add(delivered),
+            level => level,
+        };
+        let delay_level = self.0.settings.delay_levels.level(i64::from(wanted)).filter(|_| !is_dead);
+        let mut properties = retried_properties(&record, is_dead)?;
+        if let Some(level) = delay_level {
+            set(&mut properties, property::DELAY, &level.to_string())?;
+            set(&mut properties, property::REAL_TOPIC, &topic.name)?;
+            set(&mut properties, property::REAL_QID, &queue_id.to_string())?;
+        }
         let message = NewMessage {
-            topic: &topic.name,
-            queue_id: wire_queue(queue_id),
+            topic: if delay_level.is_some() { SCHEDULE_TOPIC } else { &topic.name },
+            queue_id: wire_queue(delay_level.map_or(queue_id, |level| level - 1)),
             flag: record.flag(),
             // A transaction that was committed is over.
             sys_flag: record.sys_flag().without(SysFlag::TRANSACTION_ROLLBACK),
@@ -96,22 +110,23 @@ impl Group {
 fn retried_properties(record: &RecordView<'_>, is_dead: bool) -> Result<PropertiesBuilder, Failure> {
     let mut properties = PropertiesBuilder::from_text(record.properties().as_str());
     let id = OffsetMessageId { store_host: record.store_host(), physical_offset: record.physical_offset() }.to_string();
-    let mut set = |name: &str, value: &str| {
-        properties.set(name, value).map_err(|error| Failure::error(format!("property {name}: {error}")))
-    };
     let before = record.properties();
     if before.get(property::RETRY_TOPIC).is_none() {
-        set(property::RETRY_TOPIC, record.topic())?;
+        set(&mut properties, property::RETRY_TOPIC, record.topic())?;
     }
     if before.get(property::ORIGIN_MESSAGE_ID).is_none() {
-        set(property::ORIGIN_MESSAGE_ID, &id)?;
+        set(&mut properties, property::ORIGIN_MESSAGE_ID, &id)?;
     }
     if is_dead {
-        set(property::DLQ_ORIGIN_TOPIC, record.topic())?;
-        set(property::DLQ_ORIGIN_MESSAGE_ID, &id)?;
+        set(&mut properties, property::DLQ_ORIGIN_TOPIC, record.topic())?;
+        set(&mut properties, property::DLQ_ORIGIN_MESSAGE_ID, &id)?;
         properties.remove(property::DELAY);
     }
     Ok(properties)
+}
+
+fn set(properties: &mut PropertiesBuilder, name: &str, value: &str) -> Result<(), Failure> {
+    properties.set(name, value).map_err(|error| Failure::error(format!("property {name}: {error}")))
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ impl State {
                     }
                     Parsed::Command { command, records_at } => {
                         let records = place_records(payload, records_at, index)?;
-                        let reply = self.apply_command(command, index, &mut applied.deleted);
+                        let reply = self.apply_command(command, index, &records, &mut applied.deleted);
                         let messages = if let CommandReply::Refused(_) = reply {
                             let refused = MessageOutcome::Refused(MessageRefused::CommandRefused);
                             PackReply { outcomes: vec![refused; records.len()] }
@@ -179,7 +179,13 @@ impl State {
         PackReply { outcomes }
     }
 
-    fn apply_command(&mut self, command: Command, index: u64, deleted: &mut Vec<Arc<TopicHandle>>) -> CommandReply {
+    fn apply_command(
+        &mut self,
+        command: Command,
+        index: u64,
+        records: &[Placed<'_>],
+        deleted: &mut Vec<Arc<TopicHandle>>,
+    ) -> CommandReply {
         let registry = Arc::clone(&self.registry);
         let registry = &mut *registry.write();
         let counters = &mut self.counters;
@@ -353,6 +359,8 @@ impl State {
                         expected: step.from,
                         mark: step.mark.clone(),
                     }),
+                    // Progress that moved without its message would have lost it.
+                    None if !records.iter().all(|record| has_queue(counters, record)) => Err(CommandRefused::NoQueue),
                     None => {
                         registry.marks.extend(moves.into_iter().map(|step| (step.mark, step.to)));
                         Ok(CommandReply::Done)
@@ -455,6 +463,10 @@ impl Registry {
             self.locks.remove(group);
         }
     }
+}
+
+fn has_queue(counters: &Counters, record: &Placed<'_>) -> bool {
+    counters.topic(record.topic).is_some_and(|topic| record.queue_id < topic.queues)
 }
 
 /// A message record in a payload.

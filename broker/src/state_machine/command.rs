@@ -178,8 +178,9 @@ pub enum Command {
     PutIdentity(IdentityRecord),
     /// Moves progress marks and appends the records that follow the command.
     ///
-    /// Refused, with its records, unless every mark stands where the command says it does. So work that is proposed
-    /// twice, by an old and a new leader, happens once.
+    /// Refused, with its records, unless every mark stands where the command says it does and every record has a queue
+    /// to go to. So work that is proposed twice, by an old and a new leader, happens once, and no progress is made
+    /// without its message.
     Append {
         /// The marks, compared first, then all set.
         moves: Vec<ProgressMove>,

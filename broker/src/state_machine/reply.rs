@@ -105,6 +105,9 @@ pub enum CommandRefused {
         /// Where the command expected it.
         expected: u64,
     },
+    /// A message that was to move has no queue to go to.
+    #[error("a message's topic or queue does not exist")]
+    NoQueue,
     /// The identity belongs to another store, or the store to another identity.
     #[error("identity is taken")]
     IdentityTaken,

@@ -393,6 +393,12 @@ async fn progress_and_its_message_move_together_and_once() {
     let entry = group.store().queue_entries("A", 0, 0, 1).unwrap()[0];
     let bytes = group.store().message_at(entry.physical_offset).unwrap().unwrap();
     assert_eq!(RecordView::parse(&bytes).unwrap().body(), b"due");
+    // Progress without its message would lose it.
+    for lost in [message("gone", 0, "due"), message("A", 1, "due")] {
+        let (reply, _) = append_with(&group, 1, 3, &[message("A", 0, "due"), lost]).await;
+        assert_eq!(reply, CommandReply::Refused(CommandRefused::NoQueue));
+    }
+    assert_eq!(group.state().progress_mark("delay/3"), 1);
 }
 
 #[tokio::test]

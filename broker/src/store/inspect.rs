@@ -17,6 +17,7 @@ use super::checkpoint::Checkpoints;
 use super::consume_queue::{ENTRY_BYTES, QueueEntry};
 use super::queue_table::DISTRUSTED;
 use super::{StoreOptions, key_index, reput};
+use crate::delay_levels::SCHEDULE_TOPIC;
 use crate::state_machine::command::records_start;
 use crate::state_machine::snapshot::Image;
 
@@ -147,8 +148,8 @@ impl DerivedCheck {
             let queue_id = u32::try_from(record.queue_id()).unwrap_or(u32::MAX);
             if let Some(cursor) = self.queues.get_mut(record.topic()).and_then(|queues| queues.get_mut(&queue_id)) {
                 let size = u32::try_from(record.size()).unwrap_or(u32::MAX);
-                let message = QueueEntry { physical_offset: at, size, tags_code: reput::describe(&record).tags_code };
-                match cursor.compare(&message, log_start) {
+                let tags_code = (record.topic() != SCHEDULE_TOPIC).then(|| reput::describe(&record).tags_code);
+                match cursor.compare(at, size, tags_code, log_start) {
                     Ok(matched) => self.checked_entries += u64::from(matched),
                     Err(found) => {
                         let dir = cursor.dir.clone();
@@ -219,24 +220,26 @@ impl Cursor {
         Ok(self.read.front().copied())
     }
 
-    /// Takes the entry that names `message`, if it is the next. A message that was refused has none.
-    fn compare(&mut self, message: &QueueEntry, log_start: u64) -> Result<bool, String> {
+    /// Takes the entry that names the message of `size` bytes at `at`, if it is the next. A message that was refused has
+    /// none. Without `tags_code` any will do: the delivery time of a message that waits depends on the configuration.
+    fn compare(&mut self, at: u64, size: u32, tags_code: Option<i64>, log_start: u64) -> Result<bool, String> {
         loop {
             let Some(entry) = self.peek()? else { return Ok(false) };
-            if entry.physical_offset > message.physical_offset {
+            if entry.physical_offset > at {
                 return Ok(false);
             }
             let offset = self.next;
             self.read.pop_front();
             self.next += 1;
-            if entry == *message {
+            let expected = QueueEntry { physical_offset: at, size, tags_code: tags_code.unwrap_or(entry.tags_code) };
+            if entry == expected {
                 return Ok(true);
             }
             if entry.physical_offset >= log_start {
                 self.broken = true;
                 return Err(format!(
                     "offset {offset} names {} bytes at {}, expected {} bytes at {}",
-                    entry.size, entry.physical_offset, message.size, message.physical_offset
+                    entry.size, entry.physical_offset, size, at
                 ));
             }
         }

@@ -23,6 +23,7 @@ use protocol::message::{Properties, RecordView, index_key_hash, java_hash_code, 
 use raft_store::durable;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
 use crate::state_machine::apply::Assigned;
 use crate::state_machine::snapshot::Image;
 use crate::state_machine::state::TopicHandle;
@@ -87,6 +88,7 @@ pub(crate) struct Dispatched {
 pub(crate) struct ReputOptions {
     pub(crate) queue_max: usize,
     pub(crate) cached_entries_max: usize,
+    pub(crate) delay_levels: DelayLevels,
 }
 
 /// Feeds reput.
@@ -148,6 +150,7 @@ pub(crate) fn start(
         cached: HashMap::new(),
         cached_entries: 0,
         cached_entries_max: options.cached_entries_max,
+        delay_levels: options.delay_levels.clone(),
         unsynced: Vec::new(),
         saves,
     };
@@ -179,6 +182,7 @@ struct Reput {
     /// At least how many entries they hold.
     cached_entries: usize,
     cached_entries_max: usize,
+    delay_levels: DelayLevels,
     /// Files written since the last checkpoint.
     unsynced: Vec<UnsyncedFile>,
     saves: blocking::SyncSender<SaverJob>,
@@ -280,7 +284,8 @@ impl Reput {
             let record = entry.payload.get(assigned.at as usize..).unwrap_or_default();
             let record = RecordView::parse(record).expect("apply has parsed this record");
             let keys = describe(&record);
-            let queue_entry = QueueEntry { physical_offset, size: assigned.size, tags_code: keys.tags_code };
+            let tags_code = self.delivery_time(assigned, &record).unwrap_or(keys.tags_code);
+            let queue_entry = QueueEntry { physical_offset, size: assigned.size, tags_code };
             self.append(assigned, queue_entry)?;
             hashes.clear();
             keys.hashes(&assigned.topic.name, &mut hashes);
@@ -292,6 +297,12 @@ impl Reput {
             self.shrink()?;
         }
         Ok(())
+    }
+
+    /// When a message that waits on a delay level is due, as its queue entry holds it in place of a tags code.
+    fn delivery_time(&self, assigned: &Assigned, record: &RecordView<'_>) -> Option<i64> {
+        (assigned.topic.name == SCHEDULE_TOPIC)
+            .then(|| record.store_timestamp().saturating_add(self.delay_levels.wait_ms(assigned.queue_id + 1)))
     }
 
     fn append(&mut self, assigned: &Assigned, entry: QueueEntry) -> Result<()> {
@@ -372,18 +383,9 @@ pub(crate) struct Keys<'a> {
     keys: &'a str,
 }
 
-/// Milliseconds that a message waits on each delay level, from level 1 on.
-const DELAY_LEVELS_MS: [i64; 18] = [
-    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,
-    600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
-];
-/// The topic of messages that wait; its queue entries hold their delivery time in place of a tags code.
-const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
-
 /// Reads tag and keys of a message in one pass over its properties.
 pub(crate) fn describe<'a>(record: &RecordView<'a>) -> Keys<'a> {
     let mut tags = None;
-    let mut delay = None;
     let mut keys = Keys { tags_code: 0, unique_key: None, keys: "" };
     let properties: Properties<'a> = record.properties();
     for (name, value) in properties.iter() {
@@ -391,18 +393,10 @@ pub(crate) fn describe<'a>(record: &RecordView<'a>) -> Keys<'a> {
             property::TAGS => tags = Some(value),
             property::UNIQ_KEY => keys.unique_key = Some(value),
             property::KEYS => keys.keys = value,
-            property::DELAY => delay = Some(value),
             _ => {}
         }
     }
-    let waits = delay.filter(|_| record.topic() == SCHEDULE_TOPIC).and_then(|level| level.parse::<usize>().ok());
-    keys.tags_code = match waits {
-        Some(level) => {
-            let level = level.clamp(1, DELAY_LEVELS_MS.len());
-            record.store_timestamp().saturating_add(DELAY_LEVELS_MS[level - 1])
-        }
-        None => tags.map_or(0, |tags| i64::from(java_hash_code(tags))),
-    };
+    keys.tags_code = tags.map_or(0, |tags| i64::from(java_hash_code(tags)));
     keys
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::delay_levels::DelayLevels;
 use broker::disk::{DiskLevel, DiskSpace, DiskState};
 use broker::peer::{GroupIdentity, PeerAddress, PeerHub, PeerHubOptions};
 use broker::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds, Registrar};
@@ -24,6 +25,8 @@ use tokio::sync::{MutexGuard, Notify, watch};
 pub(crate) const CLUSTER: &str = "DefaultCluster";
 pub(crate) const BROKER: &str = "broker-a";
 const CLUSTER_ID: [u8; 16] = [7; 16];
+/// The first attempt to consume a message again waits on level 3.
+const DELAY_LEVELS: &str = "1s 2s 1s 1s";
 
 /// Clocks for a machine that is busy with other things: nothing here waits for them, since a node that stops is seen
 /// to be gone.
@@ -155,7 +158,8 @@ impl Node {
         let opened = raft_store::open(log).unwrap();
 
         let holds = Holds::new();
-        let store_options = StoreOptions::new(dir.path().join("store"), CLUSTER_ID, 64 << 20);
+        let mut store_options = StoreOptions::new(dir.path().join("store"), CLUSTER_ID, 64 << 20);
+        store_options.delay_levels = DelayLevels::parse(DELAY_LEVELS).unwrap();
         let store = state_machine::open(&store_options, &opened.view, Arc::new(holds.clone())).unwrap();
 
         let hub_options =
@@ -190,6 +194,7 @@ impl Node {
                 auto_create_topics: true,
                 auto_create_groups: true,
                 auto_create_queues: 8,
+                delay_levels: DelayLevels::parse(DELAY_LEVELS).unwrap(),
                 message_bytes_max: 4 << 20,
             },
             state: store.state,

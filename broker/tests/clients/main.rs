@@ -8,6 +8,7 @@
 
 mod cluster;
 mod compatibility;
+mod delay;
 mod failover;
 mod full_disk;
 mod golden;

@@ -1,6 +1,7 @@
 //! One group on one node: what each request does and answers.
 
 use std::io::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
@@ -598,10 +599,12 @@ async fn what_a_consumer_cannot_handle_comes_again_and_then_goes_to_the_dead_let
             .with_ext("delayLevel", delay_level)
             .with_ext("maxReconsumeTimes", 1)
     };
+    let sent_back = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
     check(&client.call(back(&origin, 0)).await, 0, &[]);
-    settled(&client).await;
-    let retried = client.call(pull("%RETRY%g", 0, 0, 4, 0)).await;
+    let retried = client.call(pull("%RETRY%g", 0, 0, 6, 10_000)).await;
     let record = RecordView::parse(&retried.body).unwrap();
+    assert!(record.store_timestamp() >= sent_back + 1_000, "level 3 makes it wait");
+    assert_eq!(record.properties().get("DELAY"), Some("3"));
     assert_eq!((record.body(), record.reconsume_times()), (&b"hard"[..], 1));
     assert_eq!(record.properties().get("RETRY_TOPIC"), Some("T"));
     assert_eq!(record.properties().get("ORIGIN_MESSAGE_ID"), Some(origin.as_str()));

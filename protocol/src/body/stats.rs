@@ -207,6 +207,18 @@ pub struct ConsumerOffsets {
     pub offset_table: BTreeMap<String, BTreeMap<i32, i64>>,
 }
 
+/// How far the delay levels are (45).
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DelayOffsets {
+    /// State of the table.
+    #[serde(deserialize_with = "or_default")]
+    pub data_version: DataVersion,
+    /// By level, the offset of the next message to deliver.
+    #[serde(deserialize_with = "or_default")]
+    pub offset_table: BTreeMap<i32, i64>,
+}
+
 /// Smallest offsets over several groups (308).
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -227,4 +239,5 @@ json_body!(
     ConsumerStatus: CLIENT,
     ConsumerOffsets: SERVER,
     CorrectionOffsets: SERVER,
+    DelayOffsets: SERVER,
 );

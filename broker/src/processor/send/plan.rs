@@ -7,9 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use protocol::header::SendRequest;
-use protocol::message::Properties;
+use protocol::message::{Properties, property};
 use protocol::{GroupName, ResponseCode, TopicName};
 
+use crate::delay_levels::DelayLevels;
 use crate::processor::answer::Failure;
 use crate::state_machine::topic::{PERM_INHERIT, PERM_READ, PERM_WRITE};
 use crate::state_machine::{GroupConfig, TopicConfig, TopicFilter};
@@ -39,6 +40,7 @@ pub(crate) struct SendRules<'a> {
     pub(crate) auto_create_topics: bool,
     pub(crate) auto_create_queues: u32,
     pub(crate) message_bytes_max: usize,
+    pub(crate) delay_levels: &'a DelayLevels,
 }
 
 /// The request as far as the checks care.
@@ -60,6 +62,8 @@ pub(crate) struct Target {
     pub(crate) multi_tag: bool,
     /// It was retried too often.
     pub(crate) dead_letter: bool,
+    /// It waits on this delay level before it goes there.
+    pub(crate) delay_level: Option<u32>,
 }
 
 /// What to do.
@@ -75,7 +79,10 @@ pub(crate) enum Plan {
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct Scan<'a> {
     pub(crate) unique_key: Option<&'a str>,
-    pub(crate) delay_level: Option<&'a str>,
+    /// The delay level asked for, 0 if none.
+    pub(crate) delay_level: i64,
+    /// It is a copy of a message that waited once, and says where that was to go.
+    pub(crate) names_real_topic: bool,
     pub(crate) timer: Option<&'a str>,
     pub(crate) transaction: bool,
     /// Some property is one that the broker sets or takes out.
@@ -85,13 +92,17 @@ pub(crate) struct Scan<'a> {
 /// Properties that the broker takes out before it stores a message, because it sets them or they are not for storing.
 const REPLACED: [&str; 4] = ["MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK"];
 
+/// Where a message goes that waits elsewhere first.
+const REAL: [&str; 2] = [property::REAL_TOPIC, property::REAL_QID];
+
 impl<'a> Scan<'a> {
     pub(crate) fn of(text: &'a str) -> Self {
         let mut scan = Self::default();
         for (name, value) in Properties::new(text).iter() {
             match name {
                 "UNIQ_KEY" => scan.unique_key = Some(value),
-                "DELAY" => scan.delay_level = Some(value),
+                "DELAY" => scan.delay_level = value.parse().unwrap_or(0),
+                "REAL_TOPIC" | "REAL_QID" => scan.names_real_topic = true,
                 "TIMER_DELAY_SEC" | "TIMER_DELAY_MS" | "TIMER_DELIVER_MS" | "TIMER_DEL_UNIQKEY" => {
                     scan.timer = Some(match name {
                         "TIMER_DELAY_SEC" => "TIMER_DELAY_SEC",
@@ -109,7 +120,7 @@ impl<'a> Scan<'a> {
 
     /// Whether the message wants to be delivered later.
     pub(crate) fn is_delayed(&self) -> bool {
-        self.timer.is_some() || self.delay_level.is_some_and(|level| level.parse().unwrap_or(0) > 0)
+        self.timer.is_some() || self.delay_level > 0
     }
 }
 
@@ -120,14 +131,19 @@ pub(crate) struct Additions<'a> {
     pub(crate) region: &'a str,
     /// Given to a message that has none.
     pub(crate) unique_key: Option<&'a str>,
+    /// Topic and queue of a message that waits elsewhere first.
+    pub(crate) real: Option<(&'a str, u32)>,
 }
 
 /// Writes the properties of a message as they are stored: what the producer wrote, without what the broker sets, then
 /// what the broker sets.
-pub(crate) fn complete_properties(text: &str, needs_rewrite: bool, additions: Additions<'_>, out: &mut String) {
-    if needs_rewrite {
-        for (name, value) in Properties::new(text).iter().filter(|(name, _)| !REPLACED.contains(name)) {
-            push_property(name, value, out);
+pub(crate) fn complete_properties(text: &str, scan: &Scan<'_>, additions: Additions<'_>, out: &mut String) {
+    let renames = additions.real.is_some() && scan.names_real_topic;
+    if scan.needs_rewrite || renames {
+        for (name, value) in Properties::new(text).iter() {
+            if !REPLACED.contains(&name) && !(renames && REAL.contains(&name)) {
+                push_property(name, value, out);
+            }
         }
     } else {
         out.push_str(text);
@@ -142,6 +158,10 @@ pub(crate) fn complete_properties(text: &str, needs_rewrite: bool, additions: Ad
     }
     push_property("CLUSTER", additions.cluster_name, out);
     push_property("TRACE_ON", "true", out);
+    if let Some((topic, queue_id)) = additions.real {
+        push_property(REAL[0], topic, out);
+        push_property(REAL[1], &queue_id.to_string(), out);
+    }
 }
 
 /// Adds one property to a property text.
@@ -199,12 +219,17 @@ pub(crate) fn plan(
             format!("batch request does not support retry group {topic}"),
         ));
     }
-    // A message sent to a retry topic names a level too, but there it only spaces attempts: earlier is no lie.
-    if (sent.properties.timer.is_some() || retry_group.is_none()) && sent.properties.is_delayed() {
-        let property = sent.properties.timer.unwrap_or("DELAY");
+    let delay_level = rules.delay_levels.level(sent.properties.delay_level);
+    if request.batch && delay_level.is_some() {
         return Err(Failure::refused(
             ResponseCode::MESSAGE_ILLEGAL,
-            format!("delayed messages are not supported yet, and {property} asks for one"),
+            "a batch cannot be delayed; send its messages alone",
+        ));
+    }
+    if let (None, Some(property)) = (delay_level, sent.properties.timer) {
+        return Err(Failure::refused(
+            ResponseCode::MESSAGE_ILLEGAL,
+            format!("a delivery time is not supported yet, and {property} asks for one; delay levels are"),
         ));
     }
     if is_new {
@@ -213,7 +238,9 @@ pub(crate) fn plan(
     if let (true, Some(group)) = (dead_letter, retry_group) {
         let topic = group.dlq_topic();
         return Ok(match lookup.topic(&topic) {
-            Some(_) => Plan::Store(Target { topic, queue_id: 0, multi_tag: false, dead_letter: true }),
+            Some(_) => {
+                Plan::Store(Target { topic, queue_id: 0, multi_tag: false, dead_letter: true, delay_level: None })
+            }
             None => Plan::Create(dead_letter_topic(topic)),
         });
     }
@@ -222,7 +249,7 @@ pub(crate) fn plan(
         Err(_) => pick(config.write_queues.max(1)),
     };
     let multi_tag = config.filter == TopicFilter::MultiTag;
-    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false }))
+    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false, delay_level }))
 }
 
 /// The topic of a group's dead letters.

@@ -65,11 +65,18 @@ fn check(topic: &str, fields: &[(&str, &str)], body_bytes: usize, expected: &str
         client_version: 479,
         producer_ip: [10, 0, 0, 9].into(),
     };
-    let rules =
-        SendRules { broker_name: "b", auto_create_topics: true, auto_create_queues: 8, message_bytes_max: 4 << 20 };
+    let rules = SendRules {
+        broker_name: "b",
+        auto_create_topics: true,
+        auto_create_queues: 8,
+        message_bytes_max: 4 << 20,
+        delay_levels: &DelayLevels::default(),
+    };
     let found = match plan(&sent, &rules, &names(), |queues| queues - 1) {
         Ok(Plan::Store(target)) => {
-            format!("store {} {}{}", target.topic, target.queue_id, if target.dead_letter { " dead" } else { "" })
+            let dead = if target.dead_letter { " dead" } else { "" };
+            let wait = target.delay_level.map(|level| format!(" after level {level}")).unwrap_or_default();
+            format!("store {} {}{dead}{wait}", target.topic, target.queue_id)
         }
         Ok(Plan::Create(config)) => format!("create {} {} {}", config.name, config.write_queues, config.perm),
         Err(Failure::Refused(code, _)) => format!("refuse {}", code.0),
@@ -121,16 +128,24 @@ fn retries_go_to_the_dead_letters_when_spent() {
     check("%RETRY%g", &[("j", "16")], 1, "store %RETRY%g 0");
     check("%RETRY%g", &[("j", "17")], 1, "create %DLQ%g 1 6");
     check("%RETRY%g", &[("j", "3"), ("l", "-1")], 1, "store %RETRY%g 0");
-    check("%RETRY%g", &[("i", "DELAY\u{1}3\u{2}TRAN_MSG\u{1}true\u{2}")], 1, "store %RETRY%g 0");
+    check("%RETRY%g", &[("i", "DELAY\u{1}3\u{2}TRAN_MSG\u{1}true\u{2}")], 1, "store %RETRY%g 0 after level 3");
     check("%RETRY%g", &[("m", "true")], 1, "refuse 13");
     check("%RETRY%orderly", &[], 1, "create %RETRY%orderly 1 6");
     check("%RETRY%unknown", &[], 1, "refuse 26");
 }
 
 #[test]
-fn what_cannot_be_kept_is_not_promised() {
-    check("T", &[("i", "DELAY\u{1}3\u{2}")], 1, "refuse 13");
+fn delayed_messages_wait_on_a_level_that_exists() {
+    check("T", &[("i", "DELAY\u{1}3\u{2}"), ("e", "2")], 1, "store T 2 after level 3");
+    check("T", &[("i", "DELAY\u{1}99\u{2}")], 1, "store T 0 after level 18");
     check("T", &[("i", "DELAY\u{1}0\u{2}")], 1, "store T 0");
+    check("T", &[("i", "DELAY\u{1}soon\u{2}")], 1, "store T 0");
+    check("T", &[("i", "DELAY\u{1}3\u{2}"), ("m", "true")], 1, "refuse 13");
+    check("new", &[("i", "DELAY\u{1}3\u{2}")], 1, "create new 4 6");
+}
+
+#[test]
+fn what_cannot_be_kept_is_not_promised() {
     check("T", &[("i", "TIMER_DELAY_SEC\u{1}3\u{2}")], 1, "refuse 13");
     check("T", &[("i", "TRAN_MSG\u{1}true\u{2}")], 1, "refuse 16");
     check("T", &[("i", "TRAN_MSG\u{1}false\u{2}")], 1, "store T 0");
@@ -138,18 +153,27 @@ fn what_cannot_be_kept_is_not_promised() {
 
 #[test]
 fn properties_are_completed() {
-    fn check(text: &str, unique_key: Option<&str>, expected: &[(&str, &str)]) {
+    fn check(text: &str, unique_key: Option<&str>, real: Option<(&str, u32)>, expected: &[(&str, &str)]) {
         let mut out = String::new();
-        let additions = Additions { cluster_name: "C", region: "R", unique_key };
-        complete_properties(text, Scan::of(text).needs_rewrite, additions, &mut out);
+        let additions = Additions { cluster_name: "C", region: "R", unique_key, real };
+        complete_properties(text, &Scan::of(text), additions, &mut out);
         let found: Vec<_> = Properties::new(&out).iter().collect();
         assert_eq!(found, expected, "{text:?}");
     }
-    check("", Some("U"), &[("MSG_REGION", "R"), ("UNIQ_KEY", "U"), ("CLUSTER", "C"), ("TRACE_ON", "true")]);
-    check("WAIT\u{1}true", None, &[("WAIT", "true"), ("MSG_REGION", "R"), ("CLUSTER", "C"), ("TRACE_ON", "true")]);
+    check("", Some("U"), None, &[("MSG_REGION", "R"), ("UNIQ_KEY", "U"), ("CLUSTER", "C"), ("TRACE_ON", "true")]);
+    check(
+        "WAIT\u{1}true",
+        None,
+        None,
+        &[("WAIT", "true"), ("MSG_REGION", "R"), ("CLUSTER", "C"), ("TRACE_ON", "true")],
+    );
     check(
         "CLUSTER\u{1}old\u{2}KEYS\u{1}k\u{2}POP_CK\u{1}x\u{2}MSG_REGION\u{1}old\u{2}",
         None,
+        None,
         &[("KEYS", "k"), ("MSG_REGION", "R"), ("CLUSTER", "C"), ("TRACE_ON", "true")],
     );
+    let added = [("MSG_REGION", "R"), ("CLUSTER", "C"), ("TRACE_ON", "true"), ("REAL_TOPIC", "T"), ("REAL_QID", "2")];
+    check("", None, Some(("T", 2)), &added);
+    check("REAL_TOPIC\u{1}old\u{2}REAL_QID\u{1}9\u{2}", None, Some(("T", 2)), &added);
 }

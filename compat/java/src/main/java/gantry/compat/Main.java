@@ -32,6 +32,7 @@ public final class Main {
         Sending.register(scenarios);
         Bodies.register(scenarios);
         Pushing.register(scenarios);
+        Later.register(scenarios);
         Pulling.register(scenarios);
         Lookup.register(scenarios);
 
