@@ -141,7 +141,7 @@ pub(crate) fn complete_properties(text: &str, scan: &Scan<'_>, additions: Additi
     let renames = additions.real.is_some() && scan.names_real_topic;
     if scan.needs_rewrite || renames {
         for (name, value) in Properties::new(text).iter() {
-            if !REPLACED.contains(&name) && !(renames && REAL.contains(&name)) {
+            if !(REPLACED.contains(&name) || renames && REAL.contains(&name)) {
                 push_property(name, value, out);
             }
         }
