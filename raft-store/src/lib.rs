@@ -19,6 +19,7 @@ mod mapped_file;
 mod options;
 mod preparer;
 mod progress;
+mod read_budget;
 #[warn(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
@@ -31,6 +32,7 @@ mod region;
 mod scan;
 mod segment;
 mod segmented_log;
+mod sigbus;
 mod slots;
 mod stall;
 mod sync_times;
@@ -43,6 +45,7 @@ pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
 pub use inspect::{Finding, FooterSeen, Inspection, Overview, RecordSeen, Seen, SegmentSeen};
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
 pub use options::{FlushMode, Options, Preparation};
+pub use read_budget::ReadBudget;
 pub use stall::{Pace, StallLimits};
 pub use sync_times::SyncHistogram;
 pub use view::{Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks};

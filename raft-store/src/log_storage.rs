@@ -110,7 +110,18 @@ pub fn open<C: StoreConfig>(options: Options) -> Result<Opened<C>> {
     if !options.mount_identity {
         evidence.mount_id = 0;
     }
-    open_locked(options, Arc::new(Directory::new(dir)), evidence, Some(lock))
+    let directory = Arc::new(Directory::with_budget(dir, Arc::clone(&options.cold_reads)));
+    let report = directory.read_notes();
+    let files = Arc::clone(&directory) as Arc<dyn Files>;
+    let mut opened = open_locked(options, files, evidence, Some(lock))?;
+    opened.recovered.report.extend(report);
+    match directory.make_notes() {
+        Ok(true) => opened.view.shared.log.map_again(),
+        Ok(false) => {}
+        // It tells more about a death by an unreadable page, and nothing rests on it.
+        Err(error) => tracing::warn!(%error, "there is no file for notes about unreadable pages"),
+    }
+    Ok(opened)
 }
 
 /// Opens a store on the disk behind `files`.

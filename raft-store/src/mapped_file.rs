@@ -14,6 +14,8 @@ use std::os::fd::AsRawFd;
 use bytes::Bytes;
 use memmap2::MmapRaw;
 
+use crate::sigbus::Registered;
+
 /// A file mapped for reading.
 pub(crate) struct MappedFile {
     whole: Bytes,
@@ -21,7 +23,7 @@ pub(crate) struct MappedFile {
 }
 
 /// Owns the mapping on behalf of all slices.
-struct Mapping(MmapRaw);
+struct Mapping(MmapRaw, #[expect(dead_code, reason = "gives its place back when the mapping goes")] Registered);
 
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
@@ -34,15 +36,16 @@ impl AsRef<[u8]> for Mapping {
 }
 
 impl MappedFile {
-    /// Maps all of `file`.
+    /// Maps all of `file`, known to the handler of SIGBUS as `registered`.
     ///
     /// # Errors
     /// If the operating system refuses, for instance because there are too many mappings.
-    pub(crate) fn map(file: &File) -> io::Result<Self> {
+    pub(crate) fn map(file: &File, registered: Registered) -> io::Result<Self> {
         let map: MmapRaw = memmap2::MmapOptions::new().map_raw_read_only(file)?;
         let address = map.as_ptr() as usize;
         let bytes = map.len();
-        let this = Self { whole: Bytes::from_owner(Mapping(map)), address };
+        registered.mapped_at(address, bytes);
+        let this = Self { whole: Bytes::from_owner(Mapping(map, registered)), address };
         // Not worth failing for: the pages would only be part of a core dump.
         let _ = this.advise(0, bytes, libc::MADV_DONTDUMP);
         Ok(this)
@@ -79,6 +82,12 @@ impl MappedFile {
         }
     }
 
+    /// Reads of the whole file are here and there from now on: no page is read ahead.
+    pub(crate) fn advise_random(&self) {
+        // It costs time at most.
+        let _ = self.advise(0, self.whole.len(), libc::MADV_RANDOM);
+    }
+
     fn advise(&self, start: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         assert!(start + bytes <= self.whole.len().next_multiple_of(4096));
         let address = self.address + start;
@@ -94,6 +103,36 @@ impl MappedFile {
 /// `StorageFull` if the disk has not that much left, `Unsupported` if the file system cannot reserve.
 pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     fallocate(file, 0, 0, bytes)
+}
+
+/// What is going to be done with the pages of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileAdvice {
+    /// They are read one after the other.
+    Sequential,
+    /// They are not read again soon.
+    DontNeed,
+}
+
+/// Tells the kernel what to do with a range of its cache. It may forget about it.
+pub(crate) fn advise_file(file: &File, offset: u64, bytes: u64, advice: FileAdvice) {
+    let (Ok(offset), Ok(bytes)) = (libc::off_t::try_from(offset), libc::off_t::try_from(bytes)) else { return };
+    let advice = match advice {
+        FileAdvice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+        FileAdvice::DontNeed => libc::POSIX_FADV_DONTNEED,
+    };
+    // SAFETY: the descriptor is open while `file` is borrowed; no memory is passed, no contents change.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, bytes, advice) };
+}
+
+/// How many bytes of a range of `file` are in the kernel's cache.
+#[cfg(test)]
+pub(crate) fn cached_bytes(file: &File, bytes: u64) -> io::Result<u64> {
+    let map = memmap2::MmapOptions::new().map_raw_read_only(file)?;
+    let mut pages = vec![0_u8; usize::try_from(bytes.div_ceil(4096)).map_err(io::Error::other)?];
+    // SAFETY: the range lies inside the mapping, and there is a byte for each of its pages.
+    check(unsafe { libc::mincore(map.as_mut_ptr().cast(), bytes as usize, pages.as_mut_ptr()) })?;
+    Ok(pages.iter().filter(|page| **page & 1 != 0).count() as u64 * 4096)
 }
 
 /// Makes a range read as zeros without giving up its blocks.
@@ -169,6 +208,17 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::ids::LogPosition;
+
+    fn registered() -> Registered {
+        // Another test may have taken all places for a moment.
+        loop {
+            match Registered::reserve(LogPosition::ZERO, None) {
+                Some(registered) => return registered,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
 
     #[test]
     fn a_slice_sees_what_was_written_and_outlives_the_file() {
@@ -176,7 +226,7 @@ mod tests {
         let path = dir.path().join("file");
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         allocate(&file, 1 << 16).unwrap();
-        let mapped = MappedFile::map(&file).unwrap();
+        let mapped = MappedFile::map(&file, registered()).unwrap();
         file.write_all_at(b"hello", 5000).unwrap();
         let slice = mapped.lend(5000, 5, 6000);
         std::fs::remove_file(&path).unwrap();
@@ -190,7 +240,7 @@ mod tests {
     fn nothing_is_lent_above_the_stable_mark() {
         let file = tempfile::tempfile().unwrap();
         allocate(&file, 1 << 16).unwrap();
-        MappedFile::map(&file).unwrap().lend(100, 100, 150);
+        MappedFile::map(&file, registered()).unwrap().lend(100, 100, 150);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Sizes and limits of a store, checked once, together.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ids::{ClusterId, LogPosition};
+use crate::read_budget::ReadBudget;
 use crate::record;
 use crate::segment;
 use crate::stall::StallLimits;
@@ -86,6 +88,8 @@ pub struct Options {
     /// Whether this is the only replica of its group. Nobody can then replace what is lost, so in
     /// asynchronous mode the log goes on after a crash of the operating system with what is there.
     pub alone: bool,
+    /// How fast segments are read that are not mapped. To be shared by all stores of the process.
+    pub cold_reads: Arc<ReadBudget>,
     /// How slow the disk may be.
     pub stall: StallLimits,
     /// Where a note about a failed write goes besides the store's directory, which may be what
@@ -117,6 +121,7 @@ impl Options {
             mount_identity: true,
             must_sync: |_| false,
             alone: false,
+            cold_reads: Arc::new(ReadBudget::new(0)),
             stall: StallLimits::default(),
             runtime_dir: None,
         }

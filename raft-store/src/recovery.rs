@@ -320,6 +320,9 @@ impl Survey {
             }
         }
         for (newer, segment) in segments.iter().rev().enumerate() {
+            if segment.content().sealed {
+                segment.region.seal();
+            }
             if newer < options.maps_hot {
                 segment.region.warm().map_err(|e| Error::io("mapping", segment.region.path(), e))?;
             } else {

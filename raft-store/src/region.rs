@@ -4,21 +4,26 @@
 //! disk goes through these two, so that a test can put a disk behind them that fails, or that loses
 //! what was not synced.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::mapped_file::{self, MappedFile};
+use crate::ids::LogPosition;
+use crate::mapped_file::{self, FileAdvice, MappedFile};
 use crate::options::Preparation;
+use crate::read_budget::ReadBudget;
+use crate::segment;
+use crate::sigbus::{self, NotesFile, Registered};
 
 /// One file of fixed size.
 ///
@@ -49,7 +54,10 @@ pub(crate) trait Region: Send + Sync + Debug {
     /// Where the next byte lies that may be other than zero, at or behind `offset`.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Keeps the file open and mapped.
+    /// Takes note that nothing more is written to the file.
+    fn seal(&self);
+
+    /// Keeps the file open, and mapped if it may be.
     fn warm(&self) -> io::Result<()>;
 
     /// Closes and unmaps the file. Later reads open it again, each for itself.
@@ -96,11 +104,78 @@ pub(crate) trait Files: Send + Sync + Debug {
 #[derive(Debug)]
 pub(crate) struct Directory {
     dir: PathBuf,
+    shared: Arc<Shared>,
+}
+
+/// What all files of a directory know.
+#[derive(Debug)]
+struct Shared {
+    budget: Arc<ReadBudget>,
+    /// Where it is noted that a page could not be read.
+    notes: OnceLock<Arc<NotesFile>>,
+    /// Segments that are not mapped any more, because of their notes.
+    unmapped: OnceLock<BTreeSet<LogPosition>>,
 }
 
 impl Directory {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir }
+        Self::with_budget(dir, Arc::new(ReadBudget::new(0)))
+    }
+
+    /// A directory whose cold files are read within `budget`.
+    pub(crate) fn with_budget(dir: PathBuf, budget: Arc<ReadBudget>) -> Self {
+        let shared = Shared { budget, notes: OnceLock::new(), unmapped: OnceLock::new() };
+        Self { dir, shared: Arc::new(shared) }
+    }
+
+    /// Reads what earlier runs noted about pages that could not be read, tries them again, and says what was found.
+    /// Changes nothing but a file of notes that is full.
+    pub(crate) fn read_notes(&self) -> Vec<String> {
+        let path = self.path(sigbus::NOTES);
+        let notes = match open_file(&path).and_then(NotesFile::open) {
+            Ok(notes) => Arc::new(notes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(e) => return vec![format!("{}: the notes cannot be read: {e}", path.display())],
+        };
+        let mut report = Vec::new();
+        let mut unmapped = BTreeSet::new();
+        for note in notes.notes() {
+            let segment = self.path(&segment::file_name(note.base));
+            if !segment.exists() {
+                continue;
+            }
+            const PAGE: u64 = 4096;
+            let at = note.offset / PAGE * PAGE;
+            let mut page = vec![0; PAGE as usize];
+            match File::open(&segment).and_then(|file| file.read_exact_at(&mut page, at)) {
+                Ok(()) => {}
+                Err(e) => {
+                    report.push(format!("{}: the page at {at} still cannot be read: {e}", segment.display()));
+                    unmapped.insert(note.base);
+                }
+            }
+            if notes.must_not_map(note.base) && unmapped.insert(note.base) {
+                report.push(format!(
+                    "{}: a page could not be read three times within ten minutes: it is not mapped any more",
+                    segment.display()
+                ));
+            }
+        }
+        let _ = self.shared.unmapped.set(unmapped);
+        let _ = self.shared.notes.set(notes);
+        report
+    }
+
+    /// Makes a file for notes, unless there is one. Says whether it did.
+    pub(crate) fn make_notes(&self) -> Result<bool> {
+        if self.shared.notes.get().is_some() {
+            return Ok(false);
+        }
+        let path = self.path(sigbus::NOTES);
+        let bytes = vec![0; usize::try_from(sigbus::NOTES_BYTES).expect("a few notes")];
+        durable::write_file(&path, &bytes)?;
+        let notes = open_file(&path).and_then(NotesFile::open).map_err(|e| Error::io("opening", &path, e))?;
+        Ok(self.shared.notes.set(Arc::new(notes)).is_ok())
     }
 }
 
@@ -145,8 +220,11 @@ impl Files for Directory {
         let state = RwLock::new(Open { file: Some(Arc::new(file)), mapped: None });
         Ok(Arc::new(FileRegion {
             path,
+            base: segment::parse_file_name(name),
             bytes,
+            shared: Arc::clone(&self.shared),
             state,
+            sealed: AtomicBool::new(false),
             stable: AtomicU64::new(0),
             written_from: AtomicU64::new(u64::MAX),
         }))
@@ -216,8 +294,12 @@ fn open_file(path: &Path) -> io::Result<File> {
 #[derive(Debug)]
 struct FileRegion {
     path: PathBuf,
+    /// Of a segment.
+    base: Option<LogPosition>,
     bytes: u64,
+    shared: Arc<Shared>,
     state: RwLock<Open>,
+    sealed: AtomicBool,
     /// Bytes below may be in somebody's hands and never change again. Moved up only, by `lend`, before
     /// it hands anything out; `write` and `zero` refuse to go below it.
     stable: AtomicU64,
@@ -282,7 +364,18 @@ impl Region for FileRegion {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file()?.read_exact_at(into, offset)
+        let hot = self.state.read().file.clone();
+        if let Some(file) = hot {
+            return file.read_exact_at(into, offset);
+        }
+        // Whoever reads history pays for it, and leaves the cache to what is read by everybody.
+        let bytes = into.len() as u64;
+        let _reading = self.shared.budget.spend(bytes);
+        let file = open_file(&self.path)?;
+        mapped_file::advise_file(&file, offset, bytes, FileAdvice::Sequential);
+        let result = file.read_exact_at(into, offset);
+        mapped_file::advise_file(&file, offset, bytes, FileAdvice::DontNeed);
+        result
     }
 
     fn lend(&self, offset: u64, bytes: u64, stable_end: u64) -> io::Result<Option<Bytes>> {
@@ -301,6 +394,13 @@ impl Region for FileRegion {
         mapped_file::next_data(&*self.file()?, offset)
     }
 
+    fn seal(&self) {
+        self.sealed.store(true, Ordering::Relaxed);
+        if let Some(mapped) = &self.state.read().mapped {
+            mapped.advise_random();
+        }
+    }
+
     fn warm(&self) -> io::Result<()> {
         let mut state = self.state.write();
         if state.mapped.is_none() {
@@ -308,7 +408,18 @@ impl Region for FileRegion {
                 Some(file) => Arc::clone(file),
                 None => Arc::new(open_file(&self.path)?),
             };
-            state.mapped = Some(Arc::new(MappedFile::map(&file)?));
+            let base = self.base.unwrap_or(LogPosition::ZERO);
+            let may_map = self.shared.unmapped.get().is_none_or(|unmapped| !unmapped.contains(&base));
+            // With as many mappings as there may be, reads copy instead.
+            let registered =
+                may_map.then(|| Registered::reserve(base, self.shared.notes.get().map(Arc::clone))).flatten();
+            if let Some(registered) = registered {
+                let mapped = MappedFile::map(&file, registered)?;
+                if self.sealed.load(Ordering::Relaxed) {
+                    mapped.advise_random();
+                }
+                state.mapped = Some(Arc::new(mapped));
+            }
             state.file = Some(file);
         }
         Ok(())
@@ -321,3 +432,6 @@ impl Region for FileRegion {
 
 #[cfg(test)]
 pub(crate) mod simulated;
+
+#[cfg(test)]
+mod tests;

@@ -433,6 +433,19 @@ impl Log {
         state.segments.drain(..keep).collect()
     }
 
+    /// Maps the newest segments once more, so that they are known to a file of notes that is new.
+    ///
+    /// Only for a log that has just been opened: everything in it is on disk.
+    pub(crate) fn map_again(&self) {
+        let hot: Vec<Arc<Segment>> =
+            self.state.read().segments.iter().rev().take(self.options.maps_hot).cloned().collect();
+        for segment in hot {
+            segment.region.cool();
+            // Failing, reads copy.
+            let _ = segment.region.warm();
+        }
+    }
+
     /// Unmaps and closes all but the newest segments, as far as the disk has them.
     pub(crate) fn cool_old_segments(&self) {
         let cold: Vec<Arc<Segment>> = {

@@ -211,6 +211,10 @@ impl Region for Timed<dyn Region> {
         self.inner.next_data(offset)
     }
 
+    fn seal(&self) {
+        self.inner.seal();
+    }
+
     fn warm(&self) -> io::Result<()> {
         self.inner.warm()
     }

@@ -341,6 +341,7 @@ impl Writer {
             .write(footer_at, &footer)
             .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
         let resume = ResumePoint { position: next_base.plus(segment::HEADER_BYTES), chain: self.chain };
+        self.segment.region.seal();
         let sealed = SealedSegment { base: self.segment.base, last, resume };
         self.segment = self.add_segment(next_base)?;
         self.end = resume.position;

@@ -111,6 +111,8 @@ impl Region for ReadOnlyFile {
         Ok(Some(offset))
     }
 
+    fn seal(&self) {}
+
     fn warm(&self) -> io::Result<()> {
         Ok(())
     }

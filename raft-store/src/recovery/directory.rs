@@ -11,6 +11,7 @@ use crate::options::{Layout, Options};
 use crate::progress::{self, Hints, Progress, Purged, PurgedFile};
 use crate::region::{Files, Listed};
 use crate::segment::{self, Segment};
+use crate::sigbus;
 use crate::stall::PROBE;
 use crate::view::Vote;
 
@@ -72,7 +73,15 @@ pub(super) fn start_of_log() -> LogPosition {
 
 /// Refuses a directory that holds what no store writes.
 pub(super) fn check_names(files: &dyn Files, listed: &[Listed]) -> Result<()> {
-    let known = [LOCK, latch_note::NAME, PROBE, identity::KIND.name, hard_state::KIND.name, progress::PROGRESS.name];
+    let known = [
+        LOCK,
+        latch_note::NAME,
+        PROBE,
+        sigbus::NOTES,
+        identity::KIND.name,
+        hard_state::KIND.name,
+        progress::PROGRESS.name,
+    ];
     for file in listed.iter().filter(|listed| !listed.directory) {
         let name = file.name.as_str();
         let ours = known.contains(&name)

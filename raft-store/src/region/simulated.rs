@@ -365,6 +365,8 @@ impl Region for SimulatedFile {
         Ok(image.live[start..].iter().position(|byte| *byte != 0).map(|at| offset + at as u64))
     }
 
+    fn seal(&self) {}
+
     fn warm(&self) -> io::Result<()> {
         Ok(())
     }

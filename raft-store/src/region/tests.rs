@@ -1,0 +1,85 @@
+//! What becomes of mappings and of the kernel's cache.
+
+use super::*;
+
+const BYTES: u64 = 4 << 20;
+
+fn written(files: &Directory, name: &str) -> Arc<dyn Region> {
+    let region = files.create(name, BYTES, b"head", Preparation::Prewrite).unwrap();
+    region.sync().unwrap();
+    region
+}
+
+#[test]
+fn a_cold_read_leaves_nothing_in_the_cache_and_a_hot_one_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Directory::new(dir.path().to_owned());
+    let region = written(&files, "00000000000000000000");
+    let file = File::open(region.path()).unwrap();
+    if file_system_forgets_nothing(&file) {
+        eprintln!("skipped: this file system keeps everything in memory");
+        return;
+    }
+    region.cool();
+    mapped_file::advise_file(&file, 0, BYTES, FileAdvice::DontNeed);
+    let mut bytes = vec![0; 1 << 20];
+    for offset in [0, 1 << 20, 2 << 20, 3 << 20] {
+        region.read(offset, &mut bytes).unwrap();
+    }
+    let left = mapped_file::cached_bytes(&file, BYTES).unwrap();
+    // What the kernel has read ahead of the last read may still be there.
+    assert!(left <= 1 << 20, "{left} bytes stay in the cache");
+    region.warm().unwrap();
+    for offset in [0, 1 << 20, 2 << 20, 3 << 20] {
+        region.read(offset, &mut bytes).unwrap();
+    }
+    assert_eq!(BYTES, mapped_file::cached_bytes(&file, BYTES).unwrap());
+}
+
+fn file_system_forgets_nothing(file: &File) -> bool {
+    mapped_file::advise_file(file, 0, BYTES, FileAdvice::DontNeed);
+    mapped_file::cached_bytes(file, BYTES).unwrap() > 0
+}
+
+#[test]
+fn cold_reads_share_one_rate_and_hot_ones_are_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let budget = Arc::new(ReadBudget::new(100 << 20));
+    let files = Directory::with_budget(dir.path().to_owned(), Arc::clone(&budget));
+    let (one, other) = (written(&files, "00000000000000000000"), written(&files, "00000000000004194304"));
+    let mut bytes = vec![0; 4 << 20];
+    let started = std::time::Instant::now();
+    for _ in 0..10 {
+        one.read(0, &mut bytes).unwrap();
+    }
+    assert!(budget.is_paid(), "reads of open files cost nothing");
+    one.cool();
+    other.cool();
+    for _ in 0..4 {
+        one.read(0, &mut bytes).unwrap();
+        other.read(0, &mut bytes).unwrap();
+    }
+    // 32 MiB at 100 MiB/s, the last read and a burst not waited for.
+    assert!(started.elapsed() >= std::time::Duration::from_millis(150), "{:?}", started.elapsed());
+}
+
+#[test]
+fn beyond_the_most_mappings_of_a_process_files_are_read_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Directory::new(dir.path().to_owned());
+    let region = files.create("00000000000000000000", 1 << 16, b"head", Preparation::Allocate).unwrap();
+    let mut all = Vec::new();
+    while let Some(registered) = Registered::reserve(LogPosition::ZERO, None) {
+        all.push(registered);
+    }
+    assert!(all.len() <= sigbus::MAPPINGS_MAX && all.len() > sigbus::MAPPINGS_MAX / 2);
+    region.warm().unwrap();
+    assert_eq!(None, region.lend(0, 4, 4).unwrap());
+    let mut head = [0; 4];
+    region.read(0, &mut head).unwrap();
+    assert_eq!(b"head", &head);
+    drop(all);
+    region.cool();
+    region.warm().unwrap();
+    assert_eq!(Some(Bytes::from_static(b"head")), region.lend(0, 4, 4).unwrap());
+}
