@@ -155,6 +155,8 @@ pub struct StorageOptions {
     pub ballast_bytes: u64,
     /// A directory in memory for what must outlive the process when the data directory has failed.
     pub runtime_dir: Option<PathBuf>,
+    /// Bytes a second that may be read from segments that are not mapped, by all groups together; 0: no limit.
+    pub cold_read_rate: u64,
 }
 
 /// `[raft]`.
@@ -369,6 +371,7 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
         allow_unproven_filesystem: storage.allow_unproven_filesystem,
         disk: check_disk(storage)?,
         ballast_bytes: storage.ballast_bytes,
+        cold_read_rate: storage.cold_read_rate,
         runtime_dir: runtime_dir(storage.runtime_dir.clone()),
     })
 }

@@ -14,6 +14,7 @@
 //! while, client ports closed, groups flushed and marked clean, and last the Raft port: peers take a closed Raft port as
 //! proof that this process is gone.
 
+mod descriptors;
 mod failure;
 mod group;
 mod late_handler;
@@ -76,6 +77,17 @@ pub enum StartError {
         addr: SocketAddr,
         /// Why.
         source: io::Error,
+    },
+    /// The process may open too few files.
+    #[error(
+        "this process may open {limit} files, and needs {needed} for its groups, peers and clients: raise the limit \
+         (LimitNOFILE= of a systemd unit, or ulimit -n)"
+    )]
+    Descriptors {
+        /// The limit.
+        limit: u64,
+        /// What is needed.
+        needed: u64,
     },
     /// The data directory cannot be made.
     #[error("cannot create {}", dir.display())]
@@ -170,10 +182,13 @@ impl Node {
                 "insecure_public is set: whoever reaches the ports can read, write and administer everything"
             );
         }
+        descriptors::ensure(options.groups.len())
+            .map_err(|(limit, needed)| StartError::Descriptors { limit, needed })?;
         let dir = &options.node.data_dir;
         std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { dir: dir.clone(), source })?;
         let listeners = bind(&options)?;
         make_ballast(&options);
+        let cold_reads = Arc::new(raft_store::ReadBudget::new(options.storage.cold_read_rate));
 
         let groups: Vec<_> = options.groups.iter().map(|group| Arc::new(NodeGroup::new(group.clone()))).collect();
         let registration = Registration::start(
@@ -213,7 +228,7 @@ impl Node {
         let started = match node.serve_clients(listeners.clients) {
             Ok(()) => {
                 node.serve_http(listeners.http);
-                node.start_groups(start).await
+                node.start_groups(start, &cold_reads).await
             }
             Err(error) => Err(error),
         };
@@ -271,13 +286,19 @@ impl Node {
         });
     }
 
-    async fn start_groups(&self, start: StartOptions) -> Result<(), StartError> {
+    async fn start_groups(
+        &self,
+        start: StartOptions,
+        cold_reads: &Arc<raft_store::ReadBudget>,
+    ) -> Result<(), StartError> {
         let mut starting = tokio::task::JoinSet::new();
         for group in &self.shared.groups {
             let context = group::Context {
                 cluster: self.shared.options.cluster.clone(),
                 node: self.shared.options.node.clone(),
                 storage: self.shared.options.storage.clone(),
+                cold_reads: Arc::clone(cold_reads),
+                derived_files_max: descriptors::derived_files_max(self.shared.groups.len()),
                 raft: self.shared.options.raft.clone(),
                 broker: self.shared.options.broker.clone(),
                 start,

@@ -130,6 +130,8 @@ pub(super) struct Storage {
     #[serde(deserialize_with = "unit::bytes")]
     pub(super) ballast_bytes: u64,
     pub(super) runtime_dir: Option<PathBuf>,
+    #[serde(deserialize_with = "unit::bytes")]
+    pub(super) cold_read_rate: u64,
 }
 
 impl Default for Storage {
@@ -144,6 +146,7 @@ impl Default for Storage {
             disk_free_percent_min: 10,
             ballast_bytes: 256 << 20,
             runtime_dir: None,
+            cold_read_rate: 256 << 20,
         }
     }
 }

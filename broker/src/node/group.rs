@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use raft_store::{ClusterId, FlushMode, LogView, Member, Pace, Recovered};
+use raft_store::{ClusterId, FlushMode, LogView, Member, Pace, ReadBudget, Recovered};
 use remoting::Handler;
 use tokio::sync::watch;
 
@@ -28,6 +28,8 @@ pub(super) struct Context {
     pub(super) cluster: ClusterOptions,
     pub(super) node: NodeOptions,
     pub(super) storage: StorageOptions,
+    pub(super) cold_reads: Arc<ReadBudget>,
+    pub(super) derived_files_max: usize,
     pub(super) raft: RaftOptions,
     pub(super) broker: BrokerOptions,
     pub(super) start: StartOptions,
@@ -185,6 +187,7 @@ impl NodeGroup {
         let dir = self.dir(&context.node.data_dir);
         let mut log_options =
             raft_store::Options::new(dir.join("log"), ClusterId::new(context.cluster.id), self.options.own_id);
+        log_options.cold_reads = Arc::clone(&context.cold_reads);
         log_options.runtime_dir.clone_from(&context.storage.runtime_dir);
         log_options.group = self.name().to_owned();
         log_options.node_name = context.node.name.clone();
@@ -200,6 +203,7 @@ impl NodeGroup {
         let hot_log_bytes = log_options.maps_hot as u64 * log_options.segment_bytes;
         let mut store_options = StoreOptions::new(&dir, context.cluster.id, hot_log_bytes);
         store_options.delay_levels = context.broker.delay_levels.clone();
+        store_options.open_files_max = context.derived_files_max;
         let group = self.name().to_owned();
         let opened = tokio::task::spawn_blocking(move || {
             let log = raft_store::open::<TypeConfig>(log_options)
