@@ -287,11 +287,10 @@ async fn java_5_gets_the_answers_it_knows() {
         CHECK_CLIENT_CONFIG(46) x1: 0 -> 1 (The broker does not support consumer to filter message by SQ)
         CHECK_CLIENT_CONFIG(46) x1: 23 -> 1 (The broker does not support consumer to filter message by SQ)
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
-        SEND_MESSAGE_V2(310) x39: same
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (delayed messages are not supported yet, and DELAY asks for o)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_MS a)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_SEC )
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELIVER_MS)
+        SEND_MESSAGE_V2(310) x40: same
+        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
+        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
+        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
         SEND_MESSAGE_V2(310) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         SEND_BATCH_MESSAGE(320) x1: same
         SEND_REPLY_MESSAGE_V2(325) x1: 0 -> 3 ( request type 325 not supported)
@@ -349,11 +348,10 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
         CHECK_CLIENT_CONFIG(46) x1: 0 -> 1 (The broker does not support consumer to filter message by SQ)
         CHECK_CLIENT_CONFIG(46) x1: 23 -> 1 (The broker does not support consumer to filter message by SQ)
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
-        SEND_MESSAGE_V2(310) x36: same
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (delayed messages are not supported yet, and DELAY asks for o)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_MS a)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_SEC )
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELIVER_MS)
+        SEND_MESSAGE_V2(310) x37: same
+        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
+        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
+        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
         SEND_MESSAGE_V2(310) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         SEND_BATCH_MESSAGE(320) x1: same
         SEND_REPLY_MESSAGE_V2(325) x1: 0 -> 3 ( request type 325 not supported)
@@ -410,11 +408,10 @@ async fn java_4_gets_the_answers_it_knows() {
         UNLOCK_BATCH_MQ(42) x1: same
         CHECK_CLIENT_CONFIG(46) x1: 0 -> 1 (The broker does not support consumer to filter message by SQ)
         CHECK_CLIENT_CONFIG(46) x1: 23 -> 1 (The broker does not support consumer to filter message by SQ)
-        SEND_MESSAGE_V2(310) x33: same
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (delayed messages are not supported yet, and DELAY asks for o)
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_MS a)
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_SEC )
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELIVER_MS)
+        SEND_MESSAGE_V2(310) x34: same
+        SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
+        SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
+        SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
         SEND_MESSAGE_V2(310) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         SEND_BATCH_MESSAGE(320) x1: same
         SEND_REPLY_MESSAGE_V2(325) x1: 0 -> 3 ( request type 325 not supported)
@@ -428,11 +425,10 @@ async fn go_gets_the_answers_it_knows() {
     replay(
         "go.jsonl",
         expect![[r#"
-        SEND_MESSAGE(10) x28: same
-        SEND_MESSAGE(10) x1: 0 -> 13 (delayed messages are not supported yet, and DELAY asks for o)
-        SEND_MESSAGE(10) x1: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_MS a)
-        SEND_MESSAGE(10) x1: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELAY_SEC )
-        SEND_MESSAGE(10) x1: 0 -> 13 (delayed messages are not supported yet, and TIMER_DELIVER_MS)
+        SEND_MESSAGE(10) x29: same
+        SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
+        SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
+        SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
         SEND_MESSAGE(10) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         PULL_MESSAGE(11) x30: same
         PULL_MESSAGE(11) x2: 0 -> 1 (The broker does not support consumer to filter message by SQ)
@@ -469,8 +465,7 @@ async fn python_gets_the_answers_it_knows() {
     replay(
         "python.jsonl",
         expect![[r#"
-        SEND_MESSAGE(10) x12: same
-        SEND_MESSAGE(10) x1: 0 -> 13 (delayed messages are not supported yet, and DELAY asks for o)
+        SEND_MESSAGE(10) x13: same
         SEND_MESSAGE(10) x1: 0: -transactionId
         PULL_MESSAGE(11) x17: same
         PULL_MESSAGE(11) x3: 0 -> 17 (topic[adm_topic] not exist, apply first please!

@@ -251,7 +251,7 @@ async fn every_form_of_a_send_is_understood() {
     check(&client.call(message("T", 99, "x", "")).await, 29, &[("TRACE_ON", "true")]);
     let nowhere = message("nowhere", 0, "x", "").with_ext("c", "no_template");
     check(&client.call(nowhere).await, 17, &[]);
-    check(&client.call(message("T", 0, "x", "DELAY\u{1}3\u{2}")).await, 13, &[]);
+    check(&client.call(message("T", 0, "x", "TIMER_DELAY_SEC\u{1}3\u{2}")).await, 13, &[]);
     check(&client.call(message("a/b", 0, "x", "")).await, 29, &[]);
     let no_fields = client.call(RemotingCommand::request(RequestCode::SEND_MESSAGE_V2)).await;
     check(&no_fields, 1, &[]);
