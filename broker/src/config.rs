@@ -149,6 +149,8 @@ pub struct StorageOptions {
     pub flush: FlushOptions,
     /// Accept file systems that are not known to keep what they promised.
     pub allow_unproven_filesystem: bool,
+    /// A new mount counts as a new start of the operating system, which loses what was not flushed.
+    pub mount_identity: bool,
     /// At which fullness of the disk what happens.
     pub disk: DiskLimits,
     /// Size of a file that an operator may delete when the disk is full; 0 for none.
@@ -369,6 +371,7 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
         segment_bytes: bytes,
         flush,
         allow_unproven_filesystem: storage.allow_unproven_filesystem,
+        mount_identity: storage.mount_identity,
         disk: check_disk(storage)?,
         ballast_bytes: storage.ballast_bytes,
         cold_read_rate: storage.cold_read_rate,

@@ -124,6 +124,7 @@ pub(super) struct Storage {
     #[serde(deserialize_with = "unit::duration")]
     pub(super) flush_interval: Duration,
     pub(super) allow_unproven_filesystem: bool,
+    pub(super) mount_identity: bool,
     pub(super) disk_early_percent: u8,
     pub(super) disk_forced_percent: u8,
     pub(super) disk_free_percent_min: u8,
@@ -141,6 +142,7 @@ impl Default for Storage {
             flush: Flush::Sync,
             flush_interval: Duration::from_millis(200),
             allow_unproven_filesystem: false,
+            mount_identity: true,
             disk_early_percent: 75,
             disk_forced_percent: 85,
             disk_free_percent_min: 10,

@@ -1,6 +1,7 @@
-//! A disk that fills up: what is refused, what goes on, and who leads.
+//! A disk that fills up or hardly writes: what is refused, what goes on, and who leads.
 
 use broker::disk::DiskLevel;
+use broker::raft::Unfit;
 use protocol::{RequestCode, ResponseCode};
 
 use crate::cluster::{Cluster, Node, soon};
@@ -77,5 +78,23 @@ async fn a_leader_with_a_full_disk_hands_over_to_a_replica_with_room() {
     let follows = full.raft.role().wait_for(|role| role.leader().is_some_and(|(id, _)| id == roomy.id)).await.is_ok();
     assert!(follows);
     check(&full.client().call(message("T", 0, "after", "")).await, 0, &[("queueOffset", "1")]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_hardly_writes_hands_over_and_does_not_stand_again() {
+    let cluster = Cluster::start(3).await;
+    let slow = cluster.leader().await;
+    check(&slow.client().call(message("T", 0, "before", "")).await, 0, &[]);
+    slow.raft.set_unfit(Unfit::DiskSlow, true);
+    let mut role = slow.raft.role();
+    soon("the slow one follows", role.wait_for(|role| role.leader().is_some())).await.unwrap();
+    let next = cluster.leader().await;
+    assert_ne!(next.id, slow.id);
+    check(&slow.client().call(message("T", 0, "after", "")).await, 0, &[("queueOffset", "1")]);
+    // Whoever leads now finds only the third one willing.
+    next.raft.set_unfit(Unfit::DiskSlow, true);
+    let third = cluster.nodes.values().find(|node| node.id != slow.id && node.id != next.id).unwrap();
+    soon("the third one leads", third.raft.role().wait_for(|role| role.is_ready_leader())).await.unwrap();
     cluster.stop().await;
 }
