@@ -48,7 +48,9 @@ pub use options::{FlushMode, Options, Preparation};
 pub use read_budget::ReadBudget;
 pub use stall::{Pace, StallLimits};
 pub use sync_times::SyncHistogram;
-pub use view::{Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks};
+pub use view::{
+    Extent, Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks,
+};
 
 #[cfg(test)]
 extern crate self as raft_store;

@@ -34,7 +34,7 @@ use crate::region::Files;
 use crate::segment::{HEADER_BYTES, Segment};
 use crate::stall::Pace;
 use crate::sync_times::SyncTimes;
-use crate::view::{Health, RecordRange, ResumePoint, SealedSegment, Vote, Watermarks};
+use crate::view::{Extent, Health, RecordRange, ResumePoint, SealedSegment, Vote, Watermarks};
 
 /// One record on its way to the disk, and in the tail.
 #[derive(Clone, Debug)]
@@ -467,6 +467,39 @@ impl Log {
     pub(crate) fn purged_and_last(&self) -> (Option<LogId>, Option<LogId>) {
         let state = self.state.read();
         (state.purged, state.last)
+    }
+
+    /// The segments that take no more records, oldest first.
+    pub(crate) fn sealed_segments(&self) -> Vec<SealedSegment> {
+        let state = self.state.read();
+        let sealed = state.segments.len().saturating_sub(1);
+        let describe = |segment: &Arc<Segment>| {
+            let content = segment.content();
+            let position = self.layout.next_base(segment.base).plus(HEADER_BYTES);
+            let last = content.last.filter(|_| content.sealed)?;
+            Some(SealedSegment { base: segment.base, last, resume: ResumePoint { position, chain: content.chain } })
+        };
+        state.segments.iter().take(sealed).filter_map(describe).collect()
+    }
+
+    /// What the log holds, and the room it takes.
+    pub(crate) fn extent(&self) -> Result<Extent> {
+        let (first, segments, end) = {
+            let state = self.state.read();
+            ((!state.is_empty()).then_some(state.first), state.segments.len(), state.end)
+        };
+        let place = match first {
+            Some(first) => self.locate(first)?,
+            None => None,
+        };
+        let start = place.map(|range| LogPosition::new(range.payload_start.get() - record::HEADER_BYTES));
+        Ok(Extent {
+            first: first.filter(|_| start.is_some()),
+            start: start.unwrap_or(end),
+            end,
+            segments: segments as u64,
+            file_bytes: segments as u64 * self.layout.segment_bytes,
+        })
     }
 
     fn source(&self, from: LogIndex, until: LogIndex, bytes_max: u64) -> (u64, Source) {

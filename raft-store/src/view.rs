@@ -64,6 +64,21 @@ pub struct SealedSegment {
     pub resume: ResumePoint,
 }
 
+/// What a log holds, and the room it takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extent {
+    /// The first entry held; none while the log is empty.
+    pub first: Option<LogIndex>,
+    /// Where its record starts; the end of an empty log.
+    pub start: LogPosition,
+    /// The end of the last record.
+    pub end: LogPosition,
+    /// Segment files, the open one included.
+    pub segments: u64,
+    /// What they take on the disk: a segment has its full size from its first record on.
+    pub file_bytes: u64,
+}
+
 /// The log's watermarks, taken at one moment.
 ///
 /// purged <= committed <= last and flushed <= last. Committed may be ahead of flushed: a majority of
@@ -193,6 +208,19 @@ impl LogView {
     /// first entry with another base tells that the one before it was the last of its segment.
     pub fn segment_base(&self, position: LogPosition) -> LogPosition {
         self.log().layout.segment_base(position)
+    }
+
+    /// The segments that take no more records, oldest first. Retention drops whole ones, from the front.
+    pub fn sealed_segments(&self) -> Vec<SealedSegment> {
+        self.log().sealed_segments()
+    }
+
+    /// What the log holds, and the room it takes.
+    ///
+    /// # Errors
+    /// If a cold segment cannot be read.
+    pub fn extent(&self) -> Result<Extent> {
+        self.log().extent()
     }
 
     /// The size of a segment.

@@ -210,6 +210,47 @@ fn a_purge_in_the_midst_of_a_segment_hides_and_frees_whole_segments_only() {
 }
 
 #[test]
+fn the_extent_tells_where_the_log_begins_and_what_whole_segments_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = filled(options(dir.path(), FlushMode::Sync), 200);
+    store.commit(raft_id(1, 199));
+    let files = |dir: &Path| fs::read_dir(dir).unwrap().filter(|f| f.as_ref().unwrap().file_name().len() == 20).count();
+    let check = |store: &Store, first: u64| {
+        let extent = store.view.extent().unwrap();
+        let at = |index| store.view.start_position_of(LogIndex::new(index)).unwrap().unwrap();
+        assert_eq!((Some(LogIndex::new(first)), at(first)), (extent.first, extent.start));
+        assert_eq!(store.view.watermarks().end, extent.end);
+        // One file more may be prepared for later.
+        let on_disk = files(dir.path()) as u64;
+        assert!((on_disk - 1..=on_disk).contains(&extent.segments), "{extent:?} of {on_disk}");
+        assert_eq!(extent.segments * store.view.segment_bytes(), extent.file_bytes);
+        let sealed = store.view.sealed_segments();
+        assert_eq!(extent.segments - 1, sealed.len() as u64);
+        for segment in sealed {
+            // The next entry is the first of the next segment.
+            let next = at(segment.last.index.get() + 1);
+            assert_eq!(segment.resume.position, next);
+            assert_ne!(segment.base, store.view.segment_base(next));
+            assert_eq!(segment.base, store.view.segment_base(at(segment.last.index.get())));
+            assert_eq!(segment.resume, store.view.resume_point_after(segment.last.index).unwrap());
+        }
+    };
+    check(&store, 0);
+    let last = store.view.sealed_segments()[1].last;
+    store.purge(last.to_raft()).unwrap();
+    store.vote(1).unwrap();
+    check(&store, last.index.get() + 1);
+    store.kill();
+    let store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
+    check(&store, last.index.get() + 1);
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
+    let empty = store.view.extent().unwrap();
+    assert_eq!((None, empty.end), (empty.first, empty.start));
+}
+
+#[test]
 fn a_purge_past_the_end_starts_the_log_anew_where_the_snapshot_says() {
     let dir = tempfile::tempdir().unwrap();
     let leader_dir = tempfile::tempdir().unwrap();
