@@ -52,6 +52,8 @@ pub struct Options {
     pub groups: Vec<GroupOptions>,
     /// The log.
     pub storage: StorageOptions,
+    /// How long messages stay.
+    pub retention: RetentionOptions,
     /// Raft's timers.
     pub raft: RaftOptions,
     /// What clients may do.
@@ -161,6 +163,17 @@ pub struct StorageOptions {
     pub cold_read_rate: u64,
 }
 
+/// `[retention]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetentionOptions {
+    /// Segments go when their newest message is older than this.
+    pub time: Duration,
+    /// The hours of the day, UTC, in which they go; none: at any hour.
+    pub delete_hours: Vec<u8>,
+    /// How often it is looked at.
+    pub check_interval: Duration,
+}
+
 /// `[raft]`.
 #[derive(Clone, Debug)]
 pub struct RaftOptions {
@@ -170,6 +183,9 @@ pub struct RaftOptions {
     pub election_timeout_min: Duration,
     /// ... to here stands for election.
     pub election_timeout_max: Duration,
+    /// Bytes a second that members far behind are sent together, on top of what is being written; as fast as it goes if
+    /// there is none.
+    pub catch_up_rate: Option<u64>,
 }
 
 /// `[broker]`.
@@ -192,6 +208,8 @@ const SEGMENT_BYTES_MIN: u64 = 16 << 20;
 const SEGMENT_BYTES_MAX: u64 = 16 << 30;
 const BALLAST_BYTES_MAX: u64 = 16 << 30;
 const MESSAGE_BYTES_MAX: u64 = 8 << 20;
+const RETENTION_TIME_MAX: Duration = Duration::from_secs(3_650 * 86_400);
+const CATCH_UP_RATE_MIN: u64 = 1 << 20;
 const QUEUES_MAX: u32 = 1_024;
 const MEMBERS_MAX: usize = 9;
 const NAME_BYTES_MAX: usize = 64;
@@ -292,6 +310,7 @@ fn check(file: file::File) -> Result<Options, String> {
         },
         groups,
         storage: check_storage(&file.storage, file.broker.message_bytes_max)?,
+        retention: check_retention(file.retention)?,
         raft: check_raft(&file.raft)?,
         broker: check_broker(&file.broker)?,
     })
@@ -410,6 +429,20 @@ fn check_disk(storage: &file::Storage) -> Result<DiskLimits, String> {
     })
 }
 
+fn check_retention(retention: file::Retention) -> Result<RetentionOptions, String> {
+    let file::Retention { time, delete_hours, check_interval } = retention;
+    if !(Duration::from_secs(1)..=RETENTION_TIME_MAX).contains(&time) {
+        return Err(format!("retention.time is {time:?}, allowed are 1s to 3650d"));
+    }
+    if !(Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&check_interval) {
+        return Err(format!("retention.check_interval is {check_interval:?}, allowed are 100ms to 1h"));
+    }
+    if let Some(hour) = delete_hours.iter().find(|hour| **hour > 23) {
+        return Err(format!("retention.delete_hours has {hour}, allowed are the hours 0 to 23 (UTC)"));
+    }
+    Ok(RetentionOptions { time, delete_hours, check_interval })
+}
+
 fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {
     let (heartbeat, min, max) = (raft.heartbeat_interval, raft.election_timeout_min, raft.election_timeout_max);
     if !(Duration::from_millis(10)..=Duration::from_secs(10)).contains(&heartbeat) {
@@ -425,7 +458,16 @@ fn check_raft(raft: &file::Raft) -> Result<RaftOptions, String> {
             "raft.election_timeout_max ({max:?}) must be longer than raft.election_timeout_min ({min:?}), and at most 60s"
         ));
     }
-    Ok(RaftOptions { heartbeat_interval: heartbeat, election_timeout_min: min, election_timeout_max: max })
+    let rate = raft.catch_up_rate;
+    if rate != 0 && rate < CATCH_UP_RATE_MIN {
+        return Err(format!("raft.catch_up_rate is {rate} bytes, allowed are 1MiB and more, or 0B for no limit"));
+    }
+    Ok(RaftOptions {
+        heartbeat_interval: heartbeat,
+        election_timeout_min: min,
+        election_timeout_max: max,
+        catch_up_rate: (rate != 0).then_some(rate),
+    })
 }
 
 fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {

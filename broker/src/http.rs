@@ -6,6 +6,7 @@
 //! | `GET /health/ready` | 200 when a name server knows the node and every group here has a leader, else 503 and why |
 //! | `GET /v1/status` | [`NodeStatus`] |
 //! | `POST /v1/groups/{group}/transfer-leader?to=NODE` | hands leadership over, from the leader's node only |
+//! | `POST /v1/retention/accept-clock` | says that the node's clock is right although it ran ahead; [`RetentionStatus`] |
 //! | `GET /metrics` | Prometheus text |
 
 mod metrics;
@@ -26,7 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use metrics::{MetricFamily, MetricsText};
 pub use status::{
-    DiskStatus, GroupStatus, LeaderStatus, MemberStatus, NameServerStatus, NodeState, NodeStatus, ReplicaRole,
+    DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState, NodeStatus,
+    ReplicaRole, RetentionPressure, RetentionStatus,
 };
 
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -45,6 +47,9 @@ pub trait Admin: Send + Sync + 'static {
         group: String,
         to: Option<String>,
     ) -> BoxFuture<'static, Result<LeaderStatus, AdminError>>;
+
+    /// The operator says that the node's clock is right.
+    fn accept_clock(&self) -> BoxFuture<'static, RetentionStatus>;
 }
 
 /// Why an admin call changed nothing.
@@ -95,6 +100,7 @@ pub async fn serve(
         .route("/health/ready", get(ready))
         .route("/metrics", get(metrics_text))
         .route("/v1/status", get(node_status))
+        .route("/v1/retention/accept-clock", post(accept_clock))
         .route("/v1/groups/{group}/transfer-leader", post(transfer_leader))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(own, check_host))
@@ -168,6 +174,10 @@ async fn transfer_leader(
     Query(query): Query<TransferQuery>,
 ) -> Result<Json<LeaderStatus>, AdminError> {
     admin.transfer_leader(group, query.to).await.map(Json)
+}
+
+async fn accept_clock(State(admin): State<Arc<dyn Admin>>) -> Json<RetentionStatus> {
+    Json(admin.accept_clock().await)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub mod pull_hold;
 pub mod queue_lock;
 pub mod raft;
 pub mod registration;
+pub mod retention;
 pub mod sequencer;
 pub mod state_machine;
 pub mod store;

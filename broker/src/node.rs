@@ -18,6 +18,7 @@ mod descriptors;
 mod failure;
 mod group;
 mod late_handler;
+mod retention;
 mod status;
 
 use std::io;
@@ -34,11 +35,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::group::NodeGroup;
+use self::retention::NodeRetention;
 use crate::config::Options;
+use crate::disk::DiskLevel;
 use crate::disk::{Ballast, DiskSpace};
 use crate::http::{self, NodeState};
 use crate::peer::{PeerHub, PeerHubOptions};
+use crate::raft::CatchUpRate;
 use crate::registration::{Registration, RegistrationHandle, RegistrationOptions};
+use crate::retention::{Pressure, WatchedClock};
 
 /// How often requests that wait for a starting group are looked at.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
@@ -159,6 +164,7 @@ struct Shared {
     started: Instant,
     /// Milliseconds plus one; 0: not yet.
     ready_after: AtomicU64,
+    retention: Arc<NodeRetention>,
     /// The first failure of a group.
     failure: watch::Sender<Option<String>>,
 }
@@ -205,6 +211,9 @@ impl Node {
             addr: options.node.raft_listen,
             source,
         })?;
+        let clock = WatchedClock::open(options.node.data_dir.join("clock"));
+        let pressure = pressure_probe(groups.clone());
+        let retention = NodeRetention::new(options.retention.clone(), clock, start.started, pressure);
         let shared = Arc::new(Shared {
             groups,
             registration: registration.handle(),
@@ -212,6 +221,7 @@ impl Node {
             started: start.started,
             ready_after: AtomicU64::new(0),
             failure: watch::Sender::new(None),
+            retention: Arc::new(retention),
             options,
         });
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
@@ -237,6 +247,8 @@ impl Node {
                 *node.shared.state.lock() = NodeState::Running;
                 tracing::info!(after = ?start.started.elapsed(), "every replica runs");
                 node.spawn(note_ready(Arc::clone(&node.shared)));
+                let (retention, groups) = (Arc::clone(&node.shared.retention), node.shared.groups.clone());
+                node.spawn(async move { retention.run(&groups).await });
                 Ok(node)
             }
             Err(error) => {
@@ -292,6 +304,7 @@ impl Node {
         cold_reads: &Arc<raft_store::ReadBudget>,
     ) -> Result<(), StartError> {
         let mut starting = tokio::task::JoinSet::new();
+        let catch_up = self.shared.options.raft.catch_up_rate.map(|rate| Arc::new(CatchUpRate::new(rate)));
         for group in &self.shared.groups {
             let context = group::Context {
                 cluster: self.shared.options.cluster.clone(),
@@ -303,6 +316,7 @@ impl Node {
                 broker: self.shared.options.broker.clone(),
                 start,
                 hub: self.hub.clone(),
+                catch_up: catch_up.clone(),
                 registration: self.registration.handle(),
             };
             let group = Arc::clone(group);
@@ -454,6 +468,18 @@ fn bind(options: &Options) -> Result<Listeners, StartError> {
             .collect::<Result<_, _>>()?,
         raft: to_tokio("peers", options.node.raft_listen)?,
         http: to_tokio("http", options.node.http_listen)?,
+    })
+}
+
+/// What the disk asks of retention: the fullest of those that replicas have seen, which is one and the same.
+fn pressure_probe(groups: Vec<Arc<NodeGroup>>) -> retention::PressureProbe {
+    Arc::new(move || {
+        let levels = groups.iter().filter_map(|group| Some(group.running()?.disk.subscribe().borrow().level));
+        match levels.max() {
+            None | Some(DiskLevel::Calm) => Pressure::None,
+            Some(DiskLevel::Early) => Pressure::Early,
+            Some(DiskLevel::Forced | DiskLevel::Full) => Pressure::Forced,
+        }
     })
 }
 

@@ -312,6 +312,7 @@ impl Group {
         matches!(
             code,
             RequestCode::QUERY_MESSAGE
+                | RequestCode::GET_BROKER_RUNTIME_INFO
                 | RequestCode::VIEW_MESSAGE_BY_ID
                 | RequestCode::QUERY_CONSUME_QUEUE
                 | RequestCode::GET_TOPIC_STATS_INFO

@@ -11,6 +11,7 @@
 //! - `takeover` replaces a leader whose process is proved gone without waiting for a timer.
 //! - Nothing relies on a lease: whatever must be current goes through read index.
 
+mod catch_up;
 mod error;
 mod fitness;
 mod hand_over;
@@ -34,13 +35,15 @@ use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{Fatal, RaftError};
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use openraft::vote::leader_id_std::CommittedLeaderId;
-use openraft::{ChangeMembers, Config, Raft, SnapshotPolicy};
+use openraft::{ChangeMembers, Config, Instant as _, Raft, SnapshotPolicy};
 use raft_store::{LogId, Member, Payload};
 use tokio::sync::{oneshot, watch as tokio_watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::catch_up::CatchUpRate;
+use self::catch_up::FarBehind;
 pub use self::error::{AdminError, NotReady, ProposeError};
 use self::fitness::Fitness;
 pub use self::fitness::Unfit;
@@ -95,6 +98,8 @@ pub struct GroupRaftOptions {
     pub timing: Timing,
     /// How long a proposal may take.
     pub propose_timeout: Duration,
+    /// How fast members that are far behind are sent what they lack; as fast as it goes if there is none.
+    pub catch_up: Option<Arc<CatchUpRate>>,
 }
 
 /// Figures of a replica, for status and metrics.
@@ -124,6 +129,18 @@ pub struct GroupMetrics {
     pub members: BTreeMap<u64, Member>,
     /// On a leader: last entry known to be on each other member.
     pub matched: BTreeMap<u64, Option<u64>>,
+    /// On a leader: members that are far behind and sent what they lack at a limited rate.
+    pub catching_up: BTreeSet<u64>,
+}
+
+/// Another member as the leader sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OtherMember {
+    pub(crate) node_id: u64,
+    /// The last entry known to be on it.
+    pub(crate) matched: Option<u64>,
+    /// Whether it was heard of lately.
+    pub(crate) healthy: bool,
 }
 
 /// A replica of a broker group. Cheap to clone.
@@ -182,10 +199,13 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             .hub()
             .group(&identity.group)
             .ok_or_else(|| AdminError::Refused(format!("group {} is not hosted here", identity.group)))?;
+        let far_behind = tokio_watch::Sender::new(FarBehind::default());
         let network = Network {
             hub: Arc::clone(hub.hub()),
             group: Arc::clone(&group),
             response_timeout: 2 * options.timing.election_timeout_max,
+            catch_up: options.catch_up.clone(),
+            far_behind: far_behind.subscribe(),
         };
         let raft = Raft::build(identity.node_id, config, network, log, state_machine)
             .await
@@ -218,6 +238,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             preferred: options.preferred_leader,
             role: role.clone(),
             fitness: Arc::clone(&fitness),
+            far_behind: far_behind.clone(),
         };
         let stop = cancel.clone();
         tasks.spawn(async move {
@@ -391,6 +412,35 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.raft.trigger().purge_log(index).await.map_err(stopped)
     }
 
+    /// Waits until the current snapshot covers entry `index`; says whether it did in time.
+    pub(crate) async fn snapshot_reaches(&self, index: u64, within: Duration) -> bool {
+        let wait = self.0.raft.wait(Some(within));
+        wait.metrics(|now| now.snapshot.is_some_and(|id| id.index() >= index), "snapshot").await.is_ok()
+    }
+
+    /// Waits until the log has been dropped up to entry `index`; says whether it was in time.
+    pub(crate) async fn purge_reaches(&self, index: u64, within: Duration) -> bool {
+        let wait = self.0.raft.wait(Some(within));
+        wait.metrics(|now| now.purged.is_some_and(|id| id.index() >= index), "purge").await.is_ok()
+    }
+
+    /// On a leader: what each other member has of the log. A member is in good health if it was heard of at most
+    /// `silence_max` ago.
+    pub(crate) fn others(&self, silence_max: Duration) -> Vec<OtherMember> {
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        let heard = metrics.heartbeat.unwrap_or_default();
+        let matched = metrics.replication.unwrap_or_default();
+        matched
+            .into_iter()
+            .filter(|(id, _)| *id != metrics.id)
+            .map(|(id, matched)| OtherMember {
+                node_id: id,
+                matched: matched.map(|id| id.index()),
+                healthy: heard.get(&id).copied().flatten().is_some_and(|at| at.into_inner().elapsed() <= silence_max),
+            })
+            .collect()
+    }
+
     /// Breaks the append stream to a member, see [`PeerHub::break_stream`].
     pub fn break_stream(&self, node_id: u64) {
         self.0.hub.break_stream(self.group(), node_id);
@@ -419,6 +469,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
                 .flatten()
                 .map(|(id, matched)| (*id, matched.as_ref().map(|id| id.index())))
                 .collect(),
+            catching_up: FarBehind::of(&metrics).members,
         }
     }
 

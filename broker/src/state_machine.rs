@@ -39,7 +39,7 @@ pub(crate) mod testing;
 pub mod topic;
 
 #[cfg(test)]
-mod replica_tests;
+pub(crate) mod replica_tests;
 #[cfg(test)]
 mod tests;
 
@@ -62,6 +62,9 @@ use crate::store::{self, ArrivalListener, MessageStore, StoreOptions};
 use apply::{BodyView, EntryView};
 use snapshot::Image;
 use state::{MemberImage, MembershipImage, State};
+
+/// A time is looked for in so many entries: nearly all carry one.
+const STAMP_ENTRIES_MAX: u64 = 100;
 
 /// A state machine and its store, ready for Raft.
 pub struct Opened {
@@ -177,6 +180,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         dispatched,
         dispatched_end,
         limits: options.pull_limits,
+        earliest: parking_lot::Mutex::default(),
     });
     let shared = Arc::new(Shared {
         core: Mutex::new(Core { state, cut }),
@@ -453,7 +457,7 @@ impl<C: MachineConfig> RaftSnapshotBuilder<C> for SnapshotBuilder {
             let (image, bytes) = shared.checkpoints.read(chosen)?;
             if current != Some(chosen) {
                 shared.checkpoints.set_current(chosen)?;
-                shared.table.raise_minimums(&image);
+                shared.table.raise_minimums(&image)?;
                 shared.index.drop_below(image.resume.position)?;
             }
             Ok((image, bytes))
@@ -482,6 +486,36 @@ impl StoreControl {
         read_checkpoint(&self.shared.checkpoints, index, &self.shared.cluster_id)?;
         *self.shared.chosen.lock() = Some(index);
         Ok(())
+    }
+
+    /// The same for the last entry of a segment, behind which the log goes on at `resume_position`.
+    ///
+    /// # Errors
+    /// There is no sound checkpoint of that entry, or it does not know that its segment was full.
+    pub(crate) fn choose_boundary(&self, index: u64, resume_position: u64) -> store::Result<()> {
+        let image = read_checkpoint(&self.shared.checkpoints, index, &self.shared.cluster_id)?;
+        if image.resume.position != resume_position {
+            let what = format!("it lets the log go on at {}, not at {resume_position}", image.resume.position);
+            return Err(store::Error::Checkpoint { path: self.shared.checkpoints.path(index), what });
+        }
+        *self.shared.chosen.lock() = Some(index);
+        Ok(())
+    }
+
+    /// The newest time stamped into an entry not after `index`, looking back over a few entries; none if none of them
+    /// carries one. Reads the log, so it may wait for the disk.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(crate) fn stamp_at(&self, index: u64) -> store::Result<Option<i64>> {
+        for index in (index.saturating_sub(STAMP_ENTRIES_MAX)..=index).rev() {
+            if let Some(payload) = self.shared.log.payload(index)?
+                && let Some(stamp) = command::stamp_of(&payload)
+            {
+                return Ok(Some(stamp));
+            }
+        }
+        Ok(None)
     }
 
     /// Cuts a checkpoint as of the last entry applied and waits until it is durable.

@@ -49,6 +49,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) storage: Storage,
     #[serde(default)]
+    pub(super) retention: Retention,
+    #[serde(default)]
     pub(super) raft: Raft,
     #[serde(default)]
     pub(super) broker: Broker,
@@ -155,6 +157,26 @@ impl Default for Storage {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Retention {
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) time: Duration,
+    pub(super) delete_hours: Vec<u8>,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) check_interval: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            time: Duration::from_secs(72 * 3_600),
+            delete_hours: Vec::new(),
+            check_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Raft {
     #[serde(deserialize_with = "unit::duration")]
     pub(super) heartbeat_interval: Duration,
@@ -162,6 +184,8 @@ pub(super) struct Raft {
     pub(super) election_timeout_min: Duration,
     #[serde(deserialize_with = "unit::duration")]
     pub(super) election_timeout_max: Duration,
+    #[serde(deserialize_with = "unit::bytes")]
+    pub(super) catch_up_rate: u64,
 }
 
 impl Default for Raft {
@@ -170,6 +194,7 @@ impl Default for Raft {
             heartbeat_interval: Duration::from_millis(100),
             election_timeout_min: Duration::from_millis(300),
             election_timeout_max: Duration::from_millis(500),
+            catch_up_rate: 32 << 20,
         }
     }
 }

@@ -54,6 +54,9 @@ fn a_good_file_is_read_with_defaults() {
     assert_eq!(options.node.stop_forward_time, Duration::from_secs(35));
     assert_eq!(options.storage.flush, FlushOptions::Sync);
     assert_eq!(options.storage.segment_bytes, 1 << 30);
+    assert_eq!(options.retention.time, Duration::from_secs(72 * 3600));
+    assert!(options.retention.delete_hours.is_empty());
+    assert_eq!(options.raft.catch_up_rate, Some(32 << 20));
     let group = &options.groups[0];
     assert_eq!((group.own_id, group.preferred_leader), (1, Some(2)));
     assert_eq!(group.members.iter().map(|m| m.id).collect::<Vec<_>>(), [1, 2]);
@@ -125,4 +128,23 @@ fn two_groups_need_two_ports() {
     assert!(parse(&format!("{GOOD}\n[[group]]{second}")).is_ok());
     let same_name = second.replace("broker-b", "broker-a");
     assert!(parse(&format!("{GOOD}\n[[group]]{same_name}")).unwrap_err().message.contains("two groups"));
+}
+
+#[test]
+fn retention_and_catch_up_have_limits() {
+    let section = |text: &str| format!("{text}\n[[group]]");
+    for (text, says) in [
+        ("[retention]\ntime = \"500ms\"", "retention.time is 500ms, allowed are 1s to 3650d"),
+        ("[retention]\ntime = \"4000d\"", "allowed are 1s to 3650d"),
+        ("[retention]\ntime = 72", "a duration with its unit"),
+        ("[retention]\ndelete_hours = [4, 24]", "retention.delete_hours has 24, allowed are the hours 0 to 23 (UTC)"),
+        ("[retention]\ncheck_interval = \"2h\"", "retention.check_interval is 7200s, allowed are 100ms to 1h"),
+        ("[retention]\ntimes = \"72h\"", "did you mean `time`?"),
+        ("[raft]\ncatch_up_rate = \"1KiB\"", "raft.catch_up_rate is 1024 bytes, allowed are 1MiB and more, or 0B"),
+    ] {
+        check_refused("[[group]]", &section(text), &[says]);
+    }
+    let text = section("[retention]\ntime = \"3d\"\ndelete_hours = [4]\n[raft]\ncatch_up_rate = \"0B\"");
+    let options = parse(&GOOD.replacen("[[group]]", &text, 1)).unwrap();
+    assert_eq!((options.retention.delete_hours, options.raft.catch_up_rate), (vec![4], None));
 }

@@ -43,6 +43,54 @@ pub struct NodeStatus {
     pub groups: Vec<GroupStatus>,
     /// One entry for each name server this node tells who leads.
     pub name_servers: Vec<NameServerStatus>,
+    /// How long messages stay.
+    pub retention: RetentionStatus,
+}
+
+/// How long messages stay on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetentionStatus {
+    /// Segments go when their newest message is older than this.
+    pub time_ms: u64,
+    /// The hours of the day, UTC, in which they go; none: at any hour.
+    pub delete_hours: Vec<u8>,
+    /// What the disk asks for.
+    pub pressure: RetentionPressure,
+    /// By how much the node's clock ran ahead, while nothing is dropped for its age because of that.
+    pub clock_ahead_ms: Option<i64>,
+}
+
+/// What a disk asks of retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetentionPressure {
+    /// Nothing.
+    None,
+    /// To drop what is old enough at any hour.
+    Early,
+    /// To drop the oldest segment, however young.
+    Forced,
+}
+
+/// What the log of a replica holds, as of the last look of retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// The first entry held.
+    pub first: Option<u64>,
+    /// Where it starts.
+    pub start_position: u64,
+    /// Where the last one ends.
+    pub end_position: u64,
+    /// Segment files.
+    pub segments: u64,
+    /// What they take on the disk.
+    pub file_bytes: u64,
+    /// When the first message held was stored.
+    pub earliest_message_ms: Option<i64>,
+    /// The entry whose checkpoint a new replica starts from.
+    pub snapshot: Option<u64>,
+    /// Segments dropped since the process started.
+    pub dropped_segments: u64,
 }
 
 /// One replica as its node sees it.
@@ -75,6 +123,8 @@ pub struct GroupStatus {
     pub disk: Option<DiskStatus>,
     /// All replicas.
     pub members: Vec<MemberStatus>,
+    /// What the log holds, once the replica runs.
+    pub log: Option<LogStatus>,
 }
 
 /// How full a disk is.
@@ -130,6 +180,8 @@ pub struct MemberStatus {
     pub voter: bool,
     /// Last entry that the leader knows this member has.
     pub matched: Option<u64>,
+    /// It is far behind, and the leader sends it what it lacks at the rate for that.
+    pub catching_up: bool,
 }
 
 /// How registration with one name server goes.

@@ -16,8 +16,9 @@ use crate::config::{
 use crate::disk::DiskWatch;
 use crate::peer::{GroupIdentity, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
-use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig, Unfit};
+use crate::raft::{CatchUpRate, GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig, Unfit};
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
+use crate::retention::GroupRetention;
 use crate::sequencer::{Sequencer, SequencerOptions};
 use crate::state_machine::command::COMMAND_MAGIC;
 use crate::state_machine::{StateMachine, StateReader, StoreControl};
@@ -34,6 +35,7 @@ pub(super) struct Context {
     pub(super) broker: BrokerOptions,
     pub(super) start: StartOptions,
     pub(super) hub: PeerHub,
+    pub(super) catch_up: Option<Arc<CatchUpRate>>,
     pub(super) registration: RegistrationHandle,
 }
 
@@ -54,6 +56,7 @@ pub(super) struct Running {
     pub(super) log: LogView,
     pub(super) recovered: Recovered,
     pub(super) disk: DiskWatch,
+    pub(super) retention: Arc<GroupRetention>,
     control: StoreControl,
     hub: PeerHub,
 }
@@ -121,9 +124,17 @@ impl NodeGroup {
                 election_timeout_max: context.raft.election_timeout_max,
             },
             propose_timeout: SequencerOptions::default().timeout,
+            catch_up: context.catch_up.clone(),
         };
         let raft =
             GroupRaft::start(raft_options, &context.hub, log.storage, store.state_machine).await.map_err(failed)?;
+        let retention = GroupRetention::new(
+            self.name().to_owned(),
+            raft.clone(),
+            log.view.clone(),
+            store.control.clone(),
+            store.store.clone(),
+        );
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
         let disk =
             DiskWatch::start(self.dir(&context.node.data_dir), context.storage.disk, log.view.is_short_of_room());
@@ -159,6 +170,7 @@ impl NodeGroup {
             log: log.view,
             recovered,
             disk,
+            retention: Arc::new(retention),
             control: store.control,
             hub: context.hub.clone(),
         };

@@ -10,8 +10,8 @@ use super::Shared;
 use super::group::NodeGroup;
 use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, DiskStatus, GroupStatus, LeaderStatus, MemberStatus, MetricsText, NodeState, NodeStatus,
-    ReplicaRole,
+    Admin, AdminError, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, MetricsText, NodeState,
+    NodeStatus, ReplicaRole, RetentionStatus,
 };
 use crate::raft::{self, GroupMetrics, Role};
 
@@ -36,6 +36,7 @@ impl Admin for Shared {
             start_to_ready_ms: self.ready_after.load(Ordering::Acquire).checked_sub(1),
             groups,
             name_servers: self.registration.status(),
+            retention: self.retention.status(),
         }
     }
 
@@ -52,6 +53,14 @@ impl Admin for Shared {
         Box::pin(async move {
             let group = found.ok_or_else(|| AdminError::NotFound(format!("there is no group {group} on this node")))?;
             transfer_leader(&group, to).await
+        })
+    }
+
+    fn accept_clock(&self) -> BoxFuture<'static, RetentionStatus> {
+        let retention = Arc::clone(&self.retention);
+        Box::pin(async move {
+            retention.accept_clock().await;
+            retention.status()
         })
     }
 }
@@ -123,6 +132,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
             client_addr: member.client_addr.to_string(),
             voter: true,
             matched: None,
+            catching_up: false,
         })
     };
     let mut status = GroupStatus {
@@ -139,6 +149,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         applied: None,
         disk: None,
         members: configured().collect(),
+        log: None,
     };
     let Some(running) = group.running() else { return status };
     status.disk = Some(disk_status(*running.disk.subscribe().borrow()));
@@ -166,6 +177,17 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
             client_addr: member.client_addr.clone(),
         }),
     };
+    let figures = running.retention.figures();
+    status.log = Some(LogStatus {
+        first: figures.extent.first.map(raft_store::LogIndex::get),
+        start_position: figures.extent.start.get(),
+        end_position: running.log.watermarks().end.get(),
+        segments: figures.extent.segments,
+        file_bytes: figures.extent.file_bytes,
+        earliest_message_ms: figures.earliest_ms,
+        snapshot: metrics.snapshot,
+        dropped_segments: figures.dropped,
+    });
     if !metrics.members.is_empty() {
         status.members = members(&metrics, own.id);
     }
@@ -191,6 +213,7 @@ fn members(metrics: &GroupMetrics, own_id: u64) -> Vec<MemberStatus> {
             client_addr: member.client_addr.clone(),
             voter: metrics.voters.iter().any(|voters| voters.contains(&id)),
             matched: if id == own_id { metrics.last } else { metrics.matched.get(&id).copied().flatten() },
+            catching_up: metrics.catching_up.contains(&id),
         })
         .collect()
 }
@@ -225,6 +248,24 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
         Some(u64::from(group.disk.as_ref()?.refusal.is_some()))
     });
     gauge("gantry_raft_applied_index", "Last entry applied.", &|group| group.applied);
+    let log = |group: &GroupStatus, value: fn(&LogStatus) -> Option<u64>| group.log.as_ref().and_then(value);
+    gauge("gantry_log_first_index", "First entry in the log.", &|group| log(group, |log| log.first));
+    gauge("gantry_log_start_bytes", "Position of the first record in the log.", &|group| {
+        log(group, |log| Some(log.start_position))
+    });
+    gauge("gantry_log_segments", "Segment files.", &|group| log(group, |log| Some(log.segments)));
+    gauge("gantry_log_file_bytes", "What segment files take on the disk.", &|group| {
+        log(group, |log| Some(log.file_bytes))
+    });
+    gauge("gantry_log_earliest_message_seconds", "When the first message in the log was stored.", &|group| {
+        log(group, |log| u64::try_from(log.earliest_message_ms? / 1000).ok())
+    });
+    gauge("gantry_raft_snapshot_index", "The entry that a new replica starts from.", &|group| {
+        log(group, |log| log.snapshot)
+    });
+    metrics
+        .gauge("gantry_retention_clock_ahead", "Whether nothing is dropped for its age: the clock ran ahead.")
+        .sample(&[], flag(status.retention.clock_ahead_ms.is_some()));
     let running = || shared.groups.iter().filter_map(|group| group.running().map(|running| (group.name(), running)));
     let mut counter = |name: &str, help: &str, value: &dyn Fn(&super::group::Running) -> u64| {
         let mut family = metrics.counter(name, help);
@@ -236,6 +277,9 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     counter("rocketmq_throughput_in_total", "Bytes accepted by this replica.", &|r| r.group.put_totals().1);
     counter("rocketmq_messages_out_total", "Messages given to consumers.", &|r| r.group.got_total());
     counter("gantry_log_end_bytes", "Position of the end of the log.", &|r| r.log.watermarks().end.get());
+    counter("gantry_retention_dropped_segments_total", "Segments dropped by retention.", &|r| {
+        r.retention.figures().dropped
+    });
     counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
     let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
     for (name, running) in running() {

@@ -137,6 +137,8 @@ impl Group {
         }
         self.be_sure_to_lead().await?;
         if let Some(queue_offset) = self.0.state.consumer_offset(&key.group, &key.topic, queue_id) {
+            // What lies below the queue's start is gone; a consumer that starts there at once is not sent away first.
+            let queue_offset = queue_offset.max(self.0.store.min_offset(&key.topic, queue_id));
             return Ok(offset_answer(request, queue_offset));
         }
         if header.set_zero_if_not_found.unwrap_or(true) && self.is_young(&key.topic, queue_id) {

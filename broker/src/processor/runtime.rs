@@ -56,11 +56,15 @@ impl Group {
         for (level, next, end) in self.delay_progress().filter(|(_, _, end)| *end > 0) {
             put(&format!("scheduleMessageOffset_{level}"), format!("{next},{end}"));
         }
-        put("commitLogMinOffset", "0".to_owned());
+        let start =
+            self.0.store.physical_start().map_err(|error| Failure::error(format!("reading the log: {error}")))?;
+        put("commitLogMinOffset", start.to_string());
         put("commitLogMaxOffset", self.0.store.physical_end().to_string());
         put("dispatchBehindBytes", "0".to_owned());
         put("remainHowManyDataToFlush", "0 B".to_owned());
-        put("earliestMessageTimeStamp", "-1".to_owned());
+        let earliest = self.0.store.earliest_message_time();
+        let earliest = earliest.map_err(|error| Failure::error(format!("reading the log: {error}")))?;
+        put("earliestMessageTimeStamp", earliest.unwrap_or(-1).to_string());
         if let Some(space) = self.0.disk.borrow().space {
             let ratio = format!("{:.2}", space.used_ratio());
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);

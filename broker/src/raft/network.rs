@@ -24,6 +24,7 @@ use raft_store::Member;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::catch_up::{CatchUpRate, FarBehind, Pace};
 use super::type_config::{RaftVote, SnapshotData, TypeConfig};
 use super::wire;
 use crate::peer::frame::{Envelope, Frame, FrameWriter, Kind};
@@ -51,6 +52,9 @@ pub(super) struct Network {
     pub(super) group: Arc<Group>,
     /// No response for this long while requests are open: the stream is broken.
     pub(super) response_timeout: Duration,
+    /// How fast members that are far behind are sent what they lack.
+    pub(super) catch_up: Option<Arc<CatchUpRate>>,
+    pub(super) far_behind: watch::Receiver<FarBehind>,
 }
 
 impl Network {
@@ -62,6 +66,7 @@ impl Network {
             class,
             response_timeout: self.response_timeout,
             breaks: self.group.breaks(target),
+            pace: Pace::new(self.catch_up.clone(), self.far_behind.clone(), target),
             connection: None,
             session: 0,
         }
@@ -92,6 +97,7 @@ pub(super) struct Client {
     class: Class,
     response_timeout: Duration,
     breaks: watch::Receiver<u64>,
+    pace: Pace,
     connection: Option<PeerStream>,
     session: u64,
 }
@@ -177,6 +183,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
                 in_flight: Default::default(),
                 in_flight_bytes: 0,
                 oldest_since: Instant::now(),
+                take_after: None,
                 input_ended: false,
             };
             let responses = futures::stream::unfold(Some((session, input)), |state| async move {
@@ -256,6 +263,8 @@ struct Session<'s> {
     in_flight_bytes: usize,
     /// When the oldest open request became the oldest.
     oldest_since: Instant,
+    /// No request is taken before: the target is far behind, and has had its share.
+    take_after: Option<Instant>,
     input_ended: bool,
 }
 
@@ -287,7 +296,12 @@ impl Session<'_> {
             if self.input_ended && self.in_flight.is_empty() {
                 return Ok(None);
             }
+            if self.take_after.is_some_and(|at| at <= Instant::now()) {
+                self.take_after = None;
+            }
+            let take_after = self.take_after;
             let room = !self.input_ended
+                && take_after.is_none()
                 && self.in_flight.len() < IN_FLIGHT_REQUESTS_MAX
                 && self.in_flight_bytes < IN_FLIGHT_BYTES_MAX;
             let Client { connection, breaks, response_timeout, target, .. } = &mut *self.client;
@@ -314,6 +328,7 @@ impl Session<'_> {
                 _ = breaks.changed() => {
                     return Err(network_text(&format!("append stream to node {target} was told to break")));
                 }
+                () = tokio::time::sleep_until(take_after.unwrap_or(deadline)), if take_after.is_some() => {}
                 () = tokio::time::sleep_until(deadline), if !self.in_flight.is_empty() => {
                     return Err(network_text(&format!("node {target} does not answer on its append stream")));
                 }
@@ -323,6 +338,7 @@ impl Session<'_> {
 
     fn may_take(&self) -> bool {
         !self.input_ended
+            && self.take_after.is_none()
             && self.in_flight.len() < IN_FLIGHT_REQUESTS_MAX
             && self.in_flight_bytes < IN_FLIGHT_BYTES_MAX
             && self.client.connection.as_ref().is_some_and(|stream| stream.sender.queue.bytes() < WRITE_BYTES_MAX)
@@ -344,6 +360,7 @@ impl Session<'_> {
         if self.in_flight.is_empty() {
             self.oldest_since = Instant::now();
         }
+        self.take_after = self.client.pace.take(Instant::now(), request.entries.len(), bytes);
         self.in_flight.push_back(bytes);
         self.in_flight_bytes += bytes;
         Ok(())

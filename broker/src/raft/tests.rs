@@ -338,6 +338,43 @@ async fn learner_gets_the_snapshot_and_the_rest_of_the_log_and_becomes_a_voter()
     cluster.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_is_sent_the_log_at_its_rate_and_producers_do_not_wait_for_it() {
+    const RATE: u64 = 8 << 20;
+    const COUNT: usize = 8000;
+    const BYTES: usize = 4096;
+    let mut cluster = Cluster::start_with_rate(3, RATE).await;
+    let leader = cluster.leader().await;
+    let fill = (0..COUNT).map(|id| cluster.raft(leader).propose(record(id as u64, BYTES)));
+    assert!(soon("fill", futures::future::join_all(fill)).await.iter().all(Result::is_ok));
+    for replica in cluster.running.values() {
+        soon("the others are not slowed down", replica.state.wait_for(COUNT)).await;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let newcomer = member(4, listener.local_addr().unwrap());
+    cluster.members.insert(4, newcomer.clone());
+    for replica in cluster.running.values() {
+        replica.hub.set_members(GROUP, addresses(&cluster.members));
+    }
+    cluster.logs.insert(4, MemLog::default());
+    drop(listener);
+    cluster.restart(4).await;
+    let started = Instant::now();
+    cluster.raft(leader).add_learner(4, newcomer).await.unwrap();
+    // Some requests may leave before it is known how far behind the newcomer is.
+    soon("some arrives", cluster.running[&4].state.wait_for(1)).await;
+    assert_eq!(cluster.raft(leader).metrics().catching_up, BTreeSet::from([4]));
+    cluster.raft(leader).propose(record(COUNT as u64, BYTES)).await.unwrap();
+    let behind = cluster.running[&4].state.records().len();
+    assert!(behind < COUNT - 1000, "producers waited for a newcomer, which has {behind}");
+    soon("newcomer catches up", cluster.running[&4].state.wait_for(COUNT + 1)).await;
+    assert!(cluster.running[&4].state.records() == cluster.running[&leader].state.records());
+    let least = Duration::from_secs_f64((COUNT * BYTES) as f64 / RATE as f64 / 2.0);
+    assert!(started.elapsed() >= least, "{:?}, at least {least:?}", started.elapsed());
+    assert!(cluster.raft(leader).metrics().catching_up.is_empty());
+    cluster.stop().await;
+}
+
 /// A replica of node 2 that has never been in a group, and a hub of node 1 that asks it.
 async fn asker_and_voter(restarted: bool) -> (PeerHub, PeerHub, GroupRaft<MemState>) {
     let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -359,6 +396,7 @@ async fn asker_and_voter(restarted: bool) -> (PeerHub, PeerHub, GroupRaft<MemSta
             election_timeout_max: Duration::from_secs(5),
         },
         propose_timeout: Duration::from_secs(5),
+        catch_up: None,
     };
     let raft = GroupRaft::start(options, &voter, MemLog::default(), MemState::default()).await.unwrap();
     (asker, voter, raft)

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Timing;
+use super::catch_up::FarBehind;
 use super::error::NotReady;
 use super::fitness::{Fitness, Unfit};
 use super::hand_over::{HandOver, Urgency};
@@ -63,6 +64,7 @@ pub(super) struct Watcher<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) preferred: Option<u64>,
     pub(super) role: watch::Sender<Role>,
     pub(super) fitness: Arc<Fitness>,
+    pub(super) far_behind: watch::Sender<FarBehind>,
 }
 
 impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> {
@@ -109,6 +111,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
                     if metrics.running_state.is_err() {
                         break;
                     }
+                    self.far_behind.send_replace(FarBehind::of(&metrics));
                     self.look_home(&metrics, &mut home).await;
                     self.follow_pace(&metrics, &mut silent);
                 }

@@ -351,6 +351,25 @@ impl Command {
         out.freeze()
     }
 
+    /// When the leader proposed it, if it says so.
+    pub(crate) fn stamped_ms(&self) -> Option<i64> {
+        match self {
+            Self::Bootstrap(Bootstrap { stamped_ms, .. })
+            | Self::PutTopics { stamped_ms, .. }
+            | Self::DeleteTopic { stamped_ms, .. }
+            | Self::PutGroups { stamped_ms, .. }
+            | Self::DeleteGroup { stamped_ms, .. }
+            | Self::CommitOffsets { stamped_ms, .. }
+            | Self::ResetOffsets { stamped_ms, .. }
+            | Self::LockQueues { stamped_ms, .. }
+            | Self::UnlockQueues { stamped_ms, .. }
+            | Self::PutSettings { stamped_ms, .. }
+            | Self::PutIdentity(IdentityRecord { stamped_ms, .. })
+            | Self::Append { stamped_ms, .. } => Some(*stamped_ms),
+            Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
+        }
+    }
+
     /// The command that starts a group: `cluster_name` and `broker_name` and the topics every broker has.
     ///
     /// # Errors
@@ -404,5 +423,18 @@ pub(crate) fn records_start(payload: &[u8]) -> Option<usize> {
             Some(COMMAND_HEADER_BYTES + length).filter(|start| *start <= payload.len())
         }
         _ => None,
+    }
+}
+
+/// The time stamped into a payload: that of its last record, else that of its command.
+pub(crate) fn stamp_of(payload: &[u8]) -> Option<i64> {
+    let records = payload.get(records_start(payload)?..)?;
+    let last = protocol::message::iter_records(records).map_while(Result::ok).last();
+    match last {
+        Some(record) => Some(record.store_timestamp()),
+        None => match parse_payload(payload).ok()? {
+            Parsed::Command { command, .. } => command.stamped_ms(),
+            Parsed::Pack => None,
+        },
     }
 }

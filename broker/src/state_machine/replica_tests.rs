@@ -15,32 +15,32 @@ use crate::peer::PeerHub;
 use crate::raft::tests::cluster::{CLUSTER, hub, identity, member};
 use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig};
 
-const SEGMENT_BYTES: u64 = 1 << 20;
+pub(crate) const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Leadership stays where it is on a machine busy with other things: what is tested here is not elections.
-const CALM: Timing = Timing {
+pub(crate) const CALM: Timing = Timing {
     heartbeat_interval: Duration::from_millis(200),
     election_timeout_min: Duration::from_secs(3),
     election_timeout_max: Duration::from_secs(6),
 };
 
 /// Waits for `future`, and fails instead of waiting for ever.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-struct Replica {
-    hub: PeerHub,
-    raft: GroupRaft,
-    view: LogView,
-    state: StateReader,
-    store: MessageStore,
-    control: StoreControl,
+pub(crate) struct Replica {
+    pub(crate) hub: PeerHub,
+    pub(crate) raft: GroupRaft,
+    pub(crate) view: LogView,
+    pub(crate) state: StateReader,
+    pub(crate) store: MessageStore,
+    pub(crate) control: StoreControl,
     started_behind: Option<EntryId>,
     stop: StopClass,
 }
 
-async fn start(
+pub(crate) async fn start(
     dir: &Path,
     node_id: u64,
     members: &BTreeMap<u64, Member>,
@@ -67,6 +67,7 @@ async fn start(
         started: Instant::now(),
         timing,
         propose_timeout: Duration::from_secs(60),
+        catch_up: None,
     };
     let raft = GroupRaft::start(raft_options, &hub, log.storage, opened.state_machine).await.unwrap();
     Replica {
@@ -82,7 +83,7 @@ async fn start(
 }
 
 impl Replica {
-    async fn stop(self, clean: bool) {
+    pub(crate) async fn stop(self, clean: bool) {
         self.raft.shutdown().await;
         self.hub.shutdown().await;
         if clean {
@@ -97,11 +98,11 @@ impl Replica {
         tokio::task::spawn_blocking(move || view.close().unwrap()).await.unwrap();
     }
 
-    async fn lead(&self) {
+    pub(crate) async fn lead(&self) {
         soon("leader", self.raft.role().wait_for(Role::is_ready_leader)).await.unwrap();
     }
 
-    async fn command(&self, command: Command) -> CommandReply {
+    pub(crate) async fn command(&self, command: Command) -> CommandReply {
         match self.raft.propose(command.encode()).await.unwrap().0 {
             ApplyReply::Command { reply, .. } => reply,
             other => panic!("{other:?}"),
@@ -109,11 +110,16 @@ impl Replica {
     }
 
     /// Sends messages of about 1 KiB, and returns the offset of the last.
-    async fn send(&self, count: usize) -> u64 {
+    pub(crate) async fn send(&self, count: usize) -> u64 {
+        self.send_at(count, 1_700_000_000_000).await
+    }
+
+    /// The same, stored at a given time.
+    pub(crate) async fn send_at(&self, count: usize, store_ms: i64) -> u64 {
         let body = "x".repeat(1000);
         let mut last = 0;
         for _ in 0..count / 20 {
-            let payload = pack(&[message("A", 0, &body); 20]);
+            let payload = pack(&[message("A", 0, &body).stored_at(store_ms); 20]);
             let ApplyReply::Pack(reply) = self.raft.propose(payload).await.unwrap().0 else { panic!() };
             let Some(MessageOutcome::Appended(appended)) = reply.outcomes.last() else { panic!("{reply:?}") };
             last = appended.queue_offset;
@@ -121,11 +127,11 @@ impl Replica {
         last
     }
 
-    async fn applied(&self, index: u64) {
+    pub(crate) async fn applied(&self, index: u64) {
         soon("dispatch", self.store.wait_dispatched(index)).await.unwrap();
     }
 
-    fn check_queue(&self) {
+    pub(crate) fn check_queue(&self) {
         let (min, max) = (self.store.min_offset("A", 0), self.store.max_offset("A", 0));
         for at in min..max {
             let bytes = self.store.message("A", 0, at).unwrap().unwrap();
@@ -137,13 +143,13 @@ impl Replica {
     }
 }
 
-async fn create_topic(replica: &Replica) {
+pub(crate) async fn create_topic(replica: &Replica) {
     replica.command(Command::bootstrap("c", "broker-a", 1).unwrap()).await;
     let topics = vec![TopicConfig::new(topic("A"), 1, 6)];
     replica.command(Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 }).await;
 }
 
-async fn bind() -> TcpListener {
+pub(crate) async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 

@@ -127,6 +127,24 @@ impl Log for MemoryLog {
         inner.end = resume.position;
     }
 
+    fn start(&self) -> Result<u64> {
+        let inner = self.inner.lock();
+        Ok(inner.entries.first().map_or(inner.end, |entry| entry.position.unwrap().get()))
+    }
+
+    fn first_index(&self) -> Option<u64> {
+        self.inner.lock().entries.first().map(|entry| entry.log_index().get())
+    }
+
+    fn payload(&self, index: u64) -> Result<Option<Bytes>> {
+        let inner = self.inner.lock();
+        let found = inner.entries.iter().find(|entry| entry.log_index().get() == index);
+        Ok(found.and_then(|entry| match &entry.body {
+            Body::Normal(payload) => Some(payload.0.clone()),
+            Body::Blank | Body::Membership(_) => None,
+        }))
+    }
+
     fn last_index(&self) -> Option<u64> {
         let inner = self.inner.lock();
         inner.entries.last().map(|entry| entry.log_index().get()).or_else(|| inner.purged.map(|id| id.index))

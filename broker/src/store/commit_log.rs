@@ -26,6 +26,8 @@ const SCAN_ENTRIES_MIN: usize = 800;
 const SCAN_STEP: usize = 64;
 /// Bytes of a record up to its store time, whatever its hosts. No record is shorter.
 const RECORD_HEAD_BYTES: u64 = 76;
+/// The first message of the log is looked for in so many entries: those without messages are few between them.
+const FIRST_MESSAGE_ENTRIES_MAX: u64 = 1000;
 /// The most messages a query by key returns.
 const KEY_QUERY_MAX: usize = 64;
 
@@ -129,6 +131,8 @@ pub(crate) struct Inner {
     /// Index after the last entry dispatched.
     pub(crate) dispatched_end: watch::Receiver<u64>,
     pub(crate) limits: PullLimits,
+    /// Index of the first entry, and the time of the first message from there on.
+    pub(crate) earliest: parking_lot::Mutex<Option<(u64, i64)>>,
 }
 
 impl MessageStore {
@@ -225,15 +229,21 @@ impl MessageStore {
     /// The log or a queue file cannot be read.
     pub fn offset_by_time(&self, topic: &str, queue_id: u32, time_ms: i64, boundary: TimeBoundary) -> Result<u64> {
         let Some(queue) = self.inner.table.queue(topic, queue_id) else { return Ok(0) };
-        let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
-        if min_offset == max_offset {
-            return Ok(min_offset);
-        }
-        match boundary {
-            TimeBoundary::Lower => queue.partition_point(|entry| Ok(self.inner.store_time(entry)? < time_ms)),
-            TimeBoundary::Upper => {
-                let after = queue.partition_point(|entry| Ok(self.inner.store_time(entry)? <= time_ms))?;
-                Ok(after.saturating_sub(1).max(min_offset))
+        loop {
+            let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
+            if min_offset == max_offset {
+                return Ok(min_offset);
+            }
+            let after = queue.partition_point(|entry| {
+                let stored = self.inner.store_time(entry)?;
+                Ok(stored < time_ms || (boundary == TimeBoundary::Upper && stored == time_ms))
+            });
+            match (after, boundary) {
+                // Retention took the messages that were being looked at.
+                (Err(_), _) if queue.min_offset() > min_offset => {}
+                (Err(error), _) => return Err(error),
+                (Ok(after), TimeBoundary::Lower) => return Ok(after.max(queue.min_offset())),
+                (Ok(after), TimeBoundary::Upper) => return Ok(after.saturating_sub(1).max(queue.min_offset())),
             }
         }
     }
@@ -255,7 +265,8 @@ impl MessageStore {
         if queue_offset < queue.min_offset() {
             return Ok(None);
         }
-        queue.entry(queue_offset)?.map(|entry| self.inner.store_time(&entry)).transpose()
+        let time = queue.entry(queue_offset)?.map(|entry| self.inner.store_time(&entry)).transpose();
+        if time.is_err() && queue_offset < queue.min_offset() { Ok(None) } else { time }
     }
 
     /// The message at `queue_offset`, both offsets filled in.
@@ -345,6 +356,40 @@ impl MessageStore {
             queue.read(from_offset.max(queue.min_offset()), count, &mut entries)?;
         }
         Ok(entries)
+    }
+
+    /// Where the log starts: what lay before has been dropped.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn physical_start(&self) -> Result<u64> {
+        self.inner.log.start()
+    }
+
+    /// When the first message that the log still holds was stored; none if it holds none. Reads the log once after each
+    /// drop.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn earliest_message_time(&self) -> Result<Option<i64>> {
+        let log = &*self.inner.log;
+        let Some(first) = log.first_index() else { return Ok(None) };
+        let known = *self.inner.earliest.lock();
+        if let Some((index, time)) = known
+            && index == first
+        {
+            return Ok(Some(time));
+        }
+        for index in first..first.saturating_add(FIRST_MESSAGE_ENTRIES_MAX) {
+            let Some(payload) = log.payload(index)? else { continue };
+            let records = records_start(&payload).and_then(|start| payload.get(start..)).unwrap_or_default();
+            if let Some(Ok(record)) = iter_records(records).next() {
+                let time = record.store_timestamp();
+                *self.inner.earliest.lock() = Some((first, time));
+                return Ok(Some(time));
+            }
+        }
+        Ok(None)
     }
 
     /// Where the log ends, as far as its messages can be read.

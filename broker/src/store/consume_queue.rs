@@ -14,12 +14,14 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use raft_store::durable;
 
 use super::error::{Error, Result};
 use super::file_pool::{FileKey, FilePool};
@@ -141,9 +143,31 @@ impl ConsumeQueue {
         self.max_offset.load(Ordering::Acquire)
     }
 
-    /// Raises the first readable offset; never lowers it.
-    pub(crate) fn raise_min_offset(&self, min_offset: u64) {
-        self.min_offset.fetch_max(min_offset.min(self.max_offset()), Ordering::AcqRel);
+    /// Raises the first readable offset, never lowers it, and removes the files that lie wholly below it.
+    ///
+    /// Everything below has been written: it is below a checkpoint.
+    pub(crate) fn raise_min_offset(&self, min_offset: u64) -> Result<()> {
+        let min_offset = min_offset.min(self.max_offset());
+        let before = self.min_offset.fetch_max(min_offset, Ordering::AcqRel);
+        let per_file = self.files.entries_per_file;
+        self.remove_files(before / per_file..min_offset / per_file)
+    }
+
+    /// Removes files below the first readable offset that a crash has left behind.
+    pub(crate) fn remove_left_over(&self) -> Result<()> {
+        let end = self.min_offset() / self.files.entries_per_file;
+        // Files go oldest first, so what is left reaches up to the first one in use.
+        let missing = (0..end).rev().find(|file_no| !self.path(*file_no).exists());
+        self.remove_files(missing.map_or(0, |missing| missing + 1)..end)
+    }
+
+    fn remove_files(&self, file_nos: Range<u64>) -> Result<()> {
+        if file_nos.is_empty() {
+            return Ok(());
+        }
+        file_nos.clone().for_each(|file_no| self.files.pool.forget_file(self.key(file_no)));
+        let paths: Vec<PathBuf> = file_nos.map(|file_no| self.path(file_no)).collect();
+        Ok(durable::remove_files(paths.iter().map(PathBuf::as_path))?)
     }
 
     /// Adds the entry of `queue_offset`, which is the next one, and publishes it.
@@ -202,7 +226,7 @@ impl ConsumeQueue {
         tail.entries.len()
     }
 
-    /// Up to `count` entries from `from` on, fewer at the end of the queue.
+    /// Up to `count` entries from `from` on, fewer at the end of the queue, and none if `from` lies below its start.
     ///
     /// # Errors
     /// A file that should hold them is missing or short.
@@ -220,7 +244,12 @@ impl ConsumeQueue {
                 }
                 tail.first
             };
-            at = self.read_files(at, end.min(first), out)?;
+            at = match self.read_files(at, end.min(first), out) {
+                Ok(next) => next,
+                // Retention has been here: what was asked for is gone, as if it had been asked for a moment later.
+                Err(_) if at < self.min_offset() => return Ok(()),
+                Err(error) => return Err(error),
+            };
         }
         Ok(())
     }
@@ -244,10 +273,14 @@ impl ConsumeQueue {
         let (mut low, mut high) = (self.min_offset(), self.max_offset());
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = self.entry(middle)?.ok_or_else(|| Error::Damaged {
-                path: self.dir.clone(),
-                what: format!("no entry at queue offset {middle}"),
-            })?;
+            let Some(entry) = self.entry(middle)? else {
+                if middle < self.min_offset() {
+                    low = middle + 1;
+                    continue;
+                }
+                let what = format!("no entry at queue offset {middle}");
+                return Err(Error::Damaged { path: self.dir.clone(), what });
+            };
             if is_before(&entry)? {
                 low = middle + 1;
             } else {

@@ -79,6 +79,11 @@ impl FilePool {
         Ok((self.put(key, file), true))
     }
 
+    /// Closes one file.
+    pub(crate) fn forget_file(&self, key: FileKey) {
+        self.open.lock().files.remove(&key);
+    }
+
     /// Closes all files of an owner.
     pub(crate) fn forget(&self, owner: u64) {
         self.open.lock().files.retain(|key, _| key.owner != owner);

@@ -3,7 +3,7 @@
 //! The one implementation outside tests is [`LogView`]. Tests keep a log in memory, whose end they can lose.
 
 use bytes::Bytes;
-use raft_store::{LogId, LogIndex, LogPosition, LogView, ResumePoint, Term};
+use raft_store::{Body, LogId, LogIndex, LogPosition, LogView, ResumePoint, Term};
 
 use crate::state_machine::snapshot::ResumeImage;
 use crate::state_machine::state::EntryId;
@@ -22,6 +22,12 @@ pub(crate) trait Log: Send + Sync + 'static {
     fn resume_after(&self, index: u64) -> Result<ResumeImage>;
     /// Tells a log that is about to be purged up to entry `last` where it goes on.
     fn set_resume(&self, last: EntryId, resume: ResumeImage);
+    /// Where the first record held starts; the end of an empty log.
+    fn start(&self) -> Result<u64>;
+    /// The first entry held.
+    fn first_index(&self) -> Option<u64>;
+    /// The payload of entry `index`, if the log holds it and it has one.
+    fn payload(&self, index: u64) -> Result<Option<Bytes>>;
     /// The last entry.
     fn last_index(&self) -> Option<u64>;
     /// The last entry no longer held.
@@ -66,6 +72,24 @@ impl Log for LogView {
     fn set_resume(&self, last: EntryId, resume: ResumeImage) {
         let resume = ResumePoint { position: LogPosition::new(resume.position), chain: resume.chain };
         self.set_resume_point(LogId::new(Term::new(last.term), LogIndex::new(last.index)), resume);
+    }
+
+    fn start(&self) -> Result<u64> {
+        Ok(self.extent()?.start.get())
+    }
+
+    fn first_index(&self) -> Option<u64> {
+        let marks = self.watermarks();
+        let first = marks.purged.map_or(0, |id| id.index.get() + 1);
+        marks.last.filter(|last| last.index.get() >= first).map(|_| first)
+    }
+
+    fn payload(&self, index: u64) -> Result<Option<Bytes>> {
+        let index = LogIndex::new(index);
+        Ok(match self.entries(index, index).next().transpose()?.map(|entry| entry.body) {
+            Some(Body::Normal(payload)) => Some(payload.0),
+            _ => None,
+        })
     }
 
     fn last_index(&self) -> Option<u64> {

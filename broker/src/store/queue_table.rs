@@ -141,6 +141,7 @@ impl QueueTable {
                     .and_then(|before| before.counters.get(queue_id as usize))
                     .map_or(0, |before| before.next_offset);
                 let queue = self.make(&topic.name, queue_id, min_offset, counter.next_offset);
+                queue.remove_left_over()?;
                 if !queue.matches(counter.last_physical_offset)? {
                     tracing::warn!(dir = %queue.dir().display(), "the queue does not hold what its checkpoint says");
                     self.topics.write().clear();
@@ -169,8 +170,8 @@ impl QueueTable {
         Ok(())
     }
 
-    /// Raises the first readable offset of each queue to where a checkpoint left it.
-    pub(crate) fn raise_minimums(&self, image: &Image) {
+    /// Raises the first readable offset of each queue to where a checkpoint left it, and removes files below.
+    pub(crate) fn raise_minimums(&self, image: &Image) -> Result<()> {
         for topic in &image.queues {
             let Some(queues) = self.topics.read().get(topic.name.as_str()).cloned() else { continue };
             if queues.born != topic.born {
@@ -178,10 +179,11 @@ impl QueueTable {
             }
             for (queue_id, counter) in (0..).zip(&topic.counters) {
                 if let Some(queue) = queues.queue(queue_id) {
-                    queue.raise_min_offset(counter.next_offset);
+                    queue.raise_min_offset(counter.next_offset)?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Has all queues built again at the next start, because an entry was found to be wrong.

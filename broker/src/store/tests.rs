@@ -111,6 +111,78 @@ fn a_reopened_queue_agrees_with_its_checkpoint_or_says_so() {
     assert!(queue(dir.path(), 20, 20).matches(0).unwrap());
 }
 
+/// The numbers of the files of a queue.
+fn file_nos(dir: &std::path::Path) -> Vec<u64> {
+    let names =
+        std::fs::read_dir(dir.join("T/0")).unwrap().map(|item| item.unwrap().file_name().into_string().unwrap());
+    let mut all: Vec<u64> = names.map(|name| name.parse::<u64>().unwrap() / 160).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn queue_files_wholly_below_the_start_are_removed_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = queue(dir.path(), 0, 0);
+    (0..37).for_each(|at| {
+        queue.append(at, entry(at));
+    });
+    queue.flush(&mut Vec::new()).unwrap();
+    queue.trim(0);
+    for (min_offset, files) in [(7, 0..5), (8, 1..5), (6, 1..5), (23, 2..5), (24, 3..5), (37, 4..5)] {
+        queue.raise_min_offset(min_offset).unwrap();
+        assert_eq!(file_nos(dir.path()), files.collect::<Vec<u64>>(), "{min_offset}");
+        let start = queue.min_offset();
+        assert_eq!(read(&queue, start, 10), (start..(start + 10).min(37)).map(entry).collect::<Vec<_>>());
+    }
+    // The queue goes on in the file that it has.
+    queue.append(37, entry(37));
+    queue.flush(&mut Vec::new()).unwrap();
+    queue.trim(0);
+    assert_eq!(read(&queue, 37, 10), [entry(37)]);
+    assert_eq!(file_nos(dir.path()), [4]);
+}
+
+#[test]
+fn queue_files_that_a_crash_left_below_the_start_are_removed_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let written = queue(dir.path(), 0, 0);
+    (0..37).for_each(|at| {
+        written.append(at, entry(at));
+    });
+    written.flush(&mut Vec::new()).unwrap();
+    std::fs::remove_file(dir.path().join("T/0/00000000000000000000")).unwrap();
+    let reopened = queue(dir.path(), 26, 37);
+    reopened.remove_left_over().unwrap();
+    assert_eq!(file_nos(dir.path()), [3, 4]);
+    assert_eq!(read(&reopened, 26, 1), [entry(26)]);
+}
+
+#[test]
+fn a_reader_overtaken_by_retention_finds_nothing_and_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = queue(dir.path(), 0, 0);
+    (0..37).for_each(|at| {
+        queue.append(at, entry(at));
+    });
+    queue.flush(&mut Vec::new()).unwrap();
+    queue.trim(0);
+    queue.raise_min_offset(30).unwrap();
+    // These were readable when the reader looked.
+    assert_eq!(read(&queue, 0, 10), []);
+    assert_eq!(queue.entry(5).unwrap(), None);
+    let looked_at = std::cell::Cell::new(0);
+    let found = queue.partition_point(|entry| {
+        looked_at.set(looked_at.get() + 1);
+        Ok(entry.physical_offset < 1000 + 33 * 100)
+    });
+    assert_eq!((found.unwrap(), looked_at.get() > 0), (33, true));
+    // A file that should be there is still missed.
+    std::fs::remove_file(dir.path().join("T/0/00000000000000000480")).unwrap();
+    let fresh = self::queue(dir.path(), 24, 37);
+    assert!(fresh.read(24, 1, &mut Vec::new()).is_err());
+}
+
 #[test]
 fn a_missing_queue_file_is_an_error_and_not_an_empty_queue() {
     let dir = tempfile::tempdir().unwrap();

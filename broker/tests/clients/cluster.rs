@@ -179,6 +179,7 @@ impl Node {
             started: tokio::time::Instant::now(),
             timing: TIMING,
             propose_timeout: Duration::from_secs(3),
+            catch_up: None,
         };
         let raft = GroupRaft::start(options, &hub, opened.storage, store.state_machine).await.unwrap();
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());

@@ -27,6 +27,14 @@ struct ReplicaLine {
     version: Option<String>,
     messages_in: Option<String>,
     messages_out: Option<String>,
+    /// Position of the first record of its log.
+    log_start: Option<String>,
+    /// Position of its end.
+    log_end: Option<String>,
+    /// Milliseconds since 1970; -1 if there is no message.
+    earliest_message: Option<String>,
+    /// How much of its disk is used, from 0 to 1.
+    disk_used: Option<String>,
 }
 
 pub(crate) async fn run(cluster: &ClusterArgs, format: Format) -> Result<()> {
@@ -52,6 +60,10 @@ pub(crate) async fn run(cluster: &ClusterArgs, format: Format) -> Result<()> {
                 version: value("brokerVersionDesc"),
                 messages_in: rate("putTps"),
                 messages_out: rate("getTransferredTps"),
+                log_start: value("commitLogMinOffset"),
+                log_end: value("commitLogMaxOffset"),
+                earliest_message: value("earliestMessageTimeStamp"),
+                disk_used: value("commitLogDiskRatio"),
             });
         }
     }
@@ -86,13 +98,22 @@ impl StatusView {
                 if line.answers { "answers" } else { "silent" }.to_owned(),
                 or_dash(&line.messages_in),
                 or_dash(&line.messages_out),
+                or_dash(&line.log_start),
+                or_dash(&line.log_end),
+                or_dash(&line.disk_used),
                 or_dash(&line.version),
             ]
         });
         format!(
             "{}\n\n{}",
             output::table(&["name server", "state"], name_servers),
-            output::table(&["cluster", "broker", "role", "address", "state", "in/s", "out/s", "version"], replicas)
+            output::table(
+                &[
+                    "cluster", "broker", "role", "address", "state", "in/s", "out/s", "log from", "log to", "disk",
+                    "version"
+                ],
+                replicas
+            )
         )
     }
 }

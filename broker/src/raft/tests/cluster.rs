@@ -1,6 +1,7 @@
 //! Nodes of one process that talk over loopback, can be killed, and start again on the same address and log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use raft_store::Member;
@@ -9,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::stores::{MemLog, MemState};
 use crate::peer::{GroupIdentity, PeerHub, PeerHubOptions};
-use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing};
+use crate::raft::{CatchUpRate, GroupRaft, GroupRaftOptions, Role, Timing};
 
 pub(crate) const CLUSTER: [u8; 16] = *b"cluster-of-tests";
 pub(crate) const GROUP: &str = "broker-a";
@@ -28,6 +29,8 @@ pub(crate) struct Cluster {
     starts: BTreeMap<u64, u64>,
     pub(crate) running: BTreeMap<u64, Replica>,
     pub(crate) preferred: Option<u64>,
+    /// For replicas started from now on.
+    pub(crate) catch_up: Option<Arc<CatchUpRate>>,
 }
 
 pub(crate) fn identity(node_id: u64, start_counter: u64) -> GroupIdentity {
@@ -46,13 +49,21 @@ pub(crate) async fn hub(node_id: u64, listener: TcpListener) -> PeerHub {
 impl Cluster {
     /// Starts `count` nodes; node 1 starts the group.
     pub(crate) async fn start(count: u64) -> Self {
-        let cluster = Self::prepare(count, None).await;
+        let cluster = Self::prepare(count, None, None).await;
         cluster.running[&1].raft.initialize().await.unwrap();
         cluster.leader().await;
         cluster
     }
 
-    async fn prepare(count: u64, preferred: Option<u64>) -> Self {
+    /// As [`Cluster::start`], with a rate for members that are far behind.
+    pub(crate) async fn start_with_rate(count: u64, bytes_per_second: u64) -> Self {
+        let cluster = Self::prepare(count, None, Some(Arc::new(CatchUpRate::new(bytes_per_second)))).await;
+        cluster.running[&1].raft.initialize().await.unwrap();
+        cluster.leader().await;
+        cluster
+    }
+
+    async fn prepare(count: u64, preferred: Option<u64>, catch_up: Option<Arc<CatchUpRate>>) -> Self {
         let mut listeners = Vec::new();
         let mut members = BTreeMap::new();
         for id in 1..=count {
@@ -61,7 +72,8 @@ impl Cluster {
             listeners.push((id, listener));
         }
         let logs = members.keys().map(|id| (*id, MemLog::default())).collect();
-        let mut cluster = Self { members, logs, starts: BTreeMap::new(), running: BTreeMap::new(), preferred };
+        let mut cluster =
+            Self { members, logs, starts: BTreeMap::new(), running: BTreeMap::new(), preferred, catch_up };
         for (id, listener) in listeners {
             cluster.start_on(id, listener, false).await;
         }
@@ -80,6 +92,7 @@ impl Cluster {
             started: Instant::now(),
             timing: Timing::default(),
             propose_timeout: Duration::from_secs(5),
+            catch_up: self.catch_up.clone(),
         };
         let state = MemState::default();
         let raft = GroupRaft::start(options, &hub, self.logs[&id].clone(), state.clone()).await.unwrap();

@@ -1,0 +1,120 @@
+//! Retention on a node: one look at all its replicas, every few seconds.
+//!
+//! Age is each replica's own matter. Room on the disk is not: all replicas share it, so a filling disk takes the oldest
+//! segment of them all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::time::MissedTickBehavior;
+
+use super::group::{NodeGroup, Running};
+use crate::config::RetentionOptions;
+use crate::http::{RetentionPressure, RetentionStatus};
+use crate::processor::now;
+use crate::retention::{Pressure, Survey, WatchedClock, is_hour};
+
+/// Time between two looks while the disk fills.
+const FORCED_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Says what the disk asks for now.
+pub(super) type PressureProbe = Arc<dyn Fn() -> Pressure + Send + Sync>;
+
+pub(super) struct NodeRetention {
+    options: RetentionOptions,
+    pressure: PressureProbe,
+    clock: Arc<Mutex<WatchedClock>>,
+    started: Instant,
+}
+
+impl NodeRetention {
+    pub(super) fn new(
+        options: RetentionOptions,
+        clock: WatchedClock,
+        started: Instant,
+        pressure: PressureProbe,
+    ) -> Self {
+        Self { options, pressure, clock: Arc::new(Mutex::new(clock)), started }
+    }
+
+    /// Looks until it is cancelled.
+    pub(super) async fn run(&self, groups: &[Arc<NodeGroup>]) {
+        let mut tick = tokio::time::interval(self.options.check_interval);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let pressed = (self.pressure)() == Pressure::Forced;
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = tokio::time::sleep(FORCED_INTERVAL), if pressed => {}
+            }
+            self.look(groups, now().wall_ms).await;
+        }
+    }
+
+    /// One look, at the time that the wall clock says.
+    pub(super) async fn look(&self, groups: &[Arc<NodeGroup>], wall_ms: i64) {
+        let usable = self.with_clock(move |clock, uptime| clock.look(wall_ms, uptime)).await;
+        let pressure = (self.pressure)();
+        let mut surveys = Vec::new();
+        for running in groups.iter().filter_map(|group| group.running()) {
+            match running.retention.survey().await {
+                Ok(survey) => surveys.push((running, survey)),
+                Err(error) => tracing::error!(%error, "cannot look for old segments"),
+            }
+        }
+        let mut dropped = false;
+        if let Some(now_ms) = usable
+            && (pressure >= Pressure::Early || is_hour(&self.options.delete_hours, now_ms))
+        {
+            for (running, survey) in &surveys {
+                if let Some(choice) = survey.by_age(now_ms, self.options.time, pressure) {
+                    dropped |= running.retention.carry_out(choice, pressure).await;
+                }
+            }
+        }
+        if pressure == Pressure::Forced && !dropped {
+            match oldest(&surveys) {
+                Some((running, choice)) => {
+                    running.retention.carry_out(choice, pressure).await;
+                }
+                None => tracing::warn!("the disk is filling and there is no whole segment to drop"),
+            }
+        }
+    }
+
+    pub(super) fn status(&self) -> RetentionStatus {
+        RetentionStatus {
+            time_ms: u64::try_from(self.options.time.as_millis()).unwrap_or(u64::MAX),
+            delete_hours: self.options.delete_hours.clone(),
+            pressure: match (self.pressure)() {
+                Pressure::None => RetentionPressure::None,
+                Pressure::Early => RetentionPressure::Early,
+                Pressure::Forced => RetentionPressure::Forced,
+            },
+            clock_ahead_ms: self.clock.lock().ahead_ms(),
+        }
+    }
+
+    pub(super) async fn accept_clock(&self) {
+        self.with_clock(|clock, uptime| clock.accept(now().wall_ms, uptime)).await;
+    }
+
+    /// Uses the clock where a file may be written.
+    async fn with_clock<T: Default + Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut WatchedClock, Duration) -> T + Send + 'static,
+    ) -> T {
+        let (clock, uptime) = (Arc::clone(&self.clock), self.started.elapsed());
+        tokio::task::spawn_blocking(move || look(&mut clock.lock(), uptime)).await.unwrap_or_default()
+    }
+}
+
+/// Of all replicas the segment that is oldest.
+fn oldest<'a>(surveys: &[(&'a Running, Survey)]) -> Option<(&'a Running, crate::retention::Choice)> {
+    let offers = surveys.iter().filter_map(|(running, survey)| {
+        let (drop, stamped_ms) = survey.by_disk()?;
+        Some((*running, drop, stamped_ms))
+    });
+    offers.min_by_key(|(_, _, stamped_ms)| *stamped_ms).map(|(running, drop, _)| (running, drop))
+}

@@ -1,0 +1,232 @@
+//! Retention: drops the oldest segments of the log.
+//!
+//! Each replica decides for itself, from the same times, which are those that leaders stamped into the entries:
+//!
+//! ```text
+//!  sealed segments, with their stamps and checkpoints --+
+//!  clock (believed?), hour, pressure of the disk -------+--> decide --> checkpoint of the last entry to go
+//!  what healthy replicas still lack (leader only) ------+                  |  becomes Raft's snapshot, durably
+//!                                                                          |  minimums of queues rise, derived files go
+//!                                                                          v
+//!                                                                      Raft purges: mark synced, then segments unlinked
+//! ```
+//!
+//! A crash between any two of these steps leaves a snapshot at or behind the purge point, which is what Raft wants; the
+//! next look goes on. Nothing that Raft does by itself drops anything.
+
+mod clock;
+mod decide;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use raft_store::{Extent, LogIndex, LogView, SealedSegment};
+
+pub(crate) use self::clock::WatchedClock;
+pub(crate) use self::decide::Choice;
+pub use self::decide::Pressure;
+use self::decide::{Candidate, View};
+use crate::raft::GroupRaft;
+use crate::state_machine::StoreControl;
+use crate::store::{self, MessageStore};
+
+/// A member that was heard of so lately is waited for.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Making a checkpoint the snapshot takes at most this long.
+const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(30);
+/// A purge that nobody holds back happens at once.
+const PURGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Streams that hold a purge back are broken so many times before it is left to the next look.
+const BREAKS_MAX: usize = 10;
+
+/// Drops segments of one replica.
+pub(crate) struct GroupRetention {
+    group: String,
+    raft: GroupRaft,
+    log: LogView,
+    control: StoreControl,
+    /// Stamps found, by the last entry of their segment.
+    stamps: Mutex<BTreeMap<u64, Option<i64>>>,
+    /// Checkpoints that were refused: they are not chosen again.
+    refused: Mutex<BTreeSet<u64>>,
+    store: MessageStore,
+    figures: Mutex<Figures>,
+    dropped: AtomicU64,
+}
+
+/// A moment of a replica, for the decision.
+pub(crate) struct Survey {
+    sealed: Vec<Candidate>,
+    applied: u64,
+    needed_after: Option<u64>,
+}
+
+impl Survey {
+    fn view(&self, pressure: Pressure) -> View<'_> {
+        View { sealed: &self.sealed, applied: self.applied, needed_after: self.needed_after, pressure }
+    }
+
+    /// What has outlived `time`.
+    pub(crate) fn by_age(&self, now_ms: i64, time: Duration, pressure: Pressure) -> Option<Choice> {
+        decide::by_age(&self.view(pressure), now_ms, time)
+    }
+
+    /// What a filling disk takes first, and how old it is.
+    pub(crate) fn by_disk(&self) -> Option<(Choice, Option<i64>)> {
+        let drop = decide::by_disk(&self.view(Pressure::Forced))?;
+        let stamps = self.sealed.iter().take(drop.segments).filter_map(|candidate| candidate.stamped_ms);
+        Some((drop, stamps.max()))
+    }
+}
+
+/// What a replica keeps, for status and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// What the log holds.
+    pub(crate) extent: Extent,
+    /// When the first message of the log was stored.
+    pub(crate) earliest_ms: Option<i64>,
+    /// Segments dropped since the start.
+    pub(crate) dropped: u64,
+}
+
+impl GroupRetention {
+    pub(crate) fn new(
+        group: String,
+        raft: GroupRaft,
+        log: LogView,
+        control: StoreControl,
+        store: MessageStore,
+    ) -> Self {
+        Self {
+            group,
+            raft,
+            log,
+            control,
+            stamps: Mutex::default(),
+            refused: Mutex::default(),
+            store,
+            figures: Mutex::default(),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// As of the last look.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures { dropped: self.dropped.load(Ordering::Relaxed), ..*self.figures.lock() }
+    }
+
+    /// Looks at the replica. Reads the end of each segment once, so it may wait for the disk.
+    pub(crate) async fn survey(self: &Arc<Self>) -> store::Result<Survey> {
+        let this = Arc::clone(self);
+        let looked = tokio::task::spawn_blocking(move || this.candidates()).await;
+        let sealed = looked.map_err(|_| store::Error::Stopped)??;
+        let metrics = self.raft.metrics();
+        let leads = metrics.leader == Some(metrics.node_id);
+        let others = if leads { self.raft.others(SILENCE_MAX) } else { Vec::new() };
+        let healthy = others.iter().filter(|other| other.healthy);
+        Ok(Survey {
+            sealed,
+            applied: metrics.applied.unwrap_or(0),
+            needed_after: healthy.map(|other| other.matched.unwrap_or(0)).min(),
+        })
+    }
+
+    fn candidates(&self) -> store::Result<Vec<Candidate>> {
+        let figures =
+            Figures { extent: self.log.extent()?, earliest_ms: self.store.earliest_message_time()?, dropped: 0 };
+        *self.figures.lock() = figures;
+        let purged = self.log.watermarks().purged.map_or(0, |id| id.index.get());
+        let sealed: Vec<SealedSegment> =
+            self.log.sealed_segments().into_iter().filter(|segment| segment.last.index.get() > purged).collect();
+        let checkpoints: BTreeSet<u64> = self.control.checkpoints()?.into_iter().collect();
+        let refused = self.refused.lock().clone();
+        let mut known = std::mem::take(&mut *self.stamps.lock());
+        let mut stamps = BTreeMap::new();
+        let mut candidates = Vec::with_capacity(sealed.len());
+        for segment in &sealed {
+            let last = segment.last.index.get();
+            let stamped_ms = match known.remove(&last) {
+                Some(stamp) => stamp,
+                None => self.control.stamp_at(last)?,
+            };
+            stamps.insert(last, stamped_ms);
+            let has_checkpoint = checkpoints.contains(&last) && !refused.contains(&last);
+            candidates.push(Candidate { last, stamped_ms, has_checkpoint });
+        }
+        *self.stamps.lock() = stamps;
+        Ok(candidates)
+    }
+
+    /// Drops what was chosen. Says whether it is gone; if not, it goes later or is chosen again.
+    pub(crate) async fn carry_out(&self, choice: Choice, pressure: Pressure) -> bool {
+        let Choice { through, segments, cause } = choice;
+        let (control, log) = (self.control.clone(), self.log.clone());
+        let choose = move || {
+            let resume = log.resume_point_after(LogIndex::new(through))?;
+            control.choose_boundary(through, resume.position.get())
+        };
+        match tokio::task::spawn_blocking(choose).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(group = self.group, %error, "a checkpoint cannot be used: more is kept than need be");
+                self.refused.lock().insert(through);
+                return false;
+            }
+            Err(_) => return false,
+        }
+        if self.raft.trigger_snapshot().await.is_err() {
+            return false;
+        }
+        if !self.raft.snapshot_reaches(through, SNAPSHOT_TIME_MAX).await {
+            tracing::warn!(group = self.group, through, "the checkpoint has not become the snapshot");
+            return false;
+        }
+        if self.raft.purge_log(through).await.is_err() {
+            return false;
+        }
+        let mut gone = self.raft.purge_reaches(through, PURGE_TIME_MAX).await;
+        if !gone && pressure == Pressure::Forced {
+            gone = self.break_what_holds(through).await;
+        }
+        if gone {
+            self.dropped.fetch_add(segments as u64, Ordering::Relaxed);
+            tracing::info!(group = self.group, through, segments, ?cause, "segments dropped");
+        } else {
+            tracing::warn!(group = self.group, through, "replication still reads what is to be dropped");
+        }
+        gone
+    }
+
+    /// Breaks the streams to members that lack what must go. They come back by snapshot.
+    async fn break_what_holds(&self, through: u64) -> bool {
+        for _ in 0..BREAKS_MAX {
+            for other in self.raft.others(SILENCE_MAX) {
+                if other.matched.is_none_or(|matched| matched < through) {
+                    tracing::warn!(
+                        group = self.group,
+                        node = other.node_id,
+                        "the disk is filling: a slow replica is cut off"
+                    );
+                    self.raft.break_stream(other.node_id);
+                }
+            }
+            if self.raft.purge_reaches(through, Duration::from_secs(1)).await {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Whether what is old may be dropped at this hour: any hour if none is named. Hours are UTC.
+pub(crate) fn is_hour(hours: &[u8], now_ms: i64) -> bool {
+    let hour = now_ms.div_euclid(3_600_000).rem_euclid(24);
+    hours.is_empty() || hours.iter().any(|wanted| i64::from(*wanted) == hour)
+}
+
+#[cfg(test)]
+mod tests;

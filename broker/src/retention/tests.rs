@@ -1,0 +1,380 @@
+//! Retention of whole replicas: Raft, a log on disk, derived files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use futures::future::BoxFuture;
+use raft_store::Member;
+
+use super::*;
+use crate::peer::frame::{Envelope, Frame};
+use crate::peer::service::{Answer, GroupService};
+use crate::peer::stream::PeerStream;
+use crate::peer::{LogMark, PeerError, VoteMark};
+use crate::raft::tests::cluster::{GROUP, member};
+use crate::raft::{Role, Timing};
+use crate::state_machine::replica_tests::{CALM, Replica, bind, create_topic, soon, start};
+use crate::store::{PullStatus, TimeBoundary};
+
+const HOUR: i64 = 3_600_000;
+const BEGIN: i64 = 1_700_000_000_000;
+const TIME: Duration = Duration::from_secs(72 * 3600);
+
+fn retention(replica: &Replica) -> Arc<GroupRetention> {
+    let (raft, control, store) = (replica.raft.clone(), replica.control.clone(), replica.store.clone());
+    Arc::new(GroupRetention::new("broker-a".to_owned(), raft, replica.view.clone(), control, store))
+}
+
+/// Segment files, by name.
+fn segments(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    std::fs::read_dir(dir.join("log"))
+        .unwrap()
+        .map(|file| file.unwrap())
+        .filter(|file| file.file_name().len() == 20)
+        .map(|file| (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap()))
+        .collect()
+}
+
+/// Everything sent so far can be read, and each full segment has its checkpoint.
+async fn settle(replica: &Replica) {
+    replica.applied(replica.state.applied_index().unwrap()).await;
+    replica.control.checkpoint().await.unwrap();
+}
+
+/// Sends a thousand messages, which are about a segment, in each of some hours. Nothing has to hurry, so that each
+/// replica has a checkpoint of each segment.
+async fn send_hours(leader: &Replica, others: &[&Replica], hours: std::ops::Range<i64>) {
+    for hour in hours {
+        leader.send_at(1000, BEGIN + hour * HOUR).await;
+        let applied = leader.state.applied_index().unwrap();
+        for replica in std::iter::once(&leader).chain(others) {
+            replica.applied(applied).await;
+            settle(replica).await;
+        }
+    }
+}
+
+fn sealed_count(replica: &Replica) -> usize {
+    replica.view.sealed_segments().len()
+}
+
+async fn single(dir: &Path) -> (Replica, std::net::SocketAddr, BTreeMap<u64, Member>) {
+    let listener = bind().await;
+    let address = listener.local_addr().unwrap();
+    let members = BTreeMap::from([(1, member(1, address))]);
+    let replica = start(dir, 1, &members, listener, Timing::default()).await;
+    replica.raft.initialize().await.unwrap();
+    replica.lead().await;
+    create_topic(&replica).await;
+    (replica, address, members)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_segments_go_and_clients_see_where_queues_start_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, address, members) = single(dir.path()).await;
+    send_hours(&replica, &[], 0..6).await;
+    let retention = retention(&replica);
+    let survey = retention.survey().await.unwrap();
+    let sealed = sealed_count(&replica);
+    assert!(sealed >= 5, "{sealed}");
+    assert_eq!(retention.figures().earliest_ms, Some(BEGIN));
+    assert_eq!(survey.by_age(BEGIN + 71 * HOUR, TIME, Pressure::None), None);
+
+    let choice = survey.by_age(BEGIN + 74 * HOUR, TIME, Pressure::None).unwrap();
+    assert!(choice.segments >= 1 && choice.segments < sealed, "{choice:?}");
+    assert!(retention.carry_out(choice, Pressure::None).await);
+    soon("unlink", async {
+        while dir.path().join("log/00000000000000000000").exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    retention.survey().await.unwrap();
+    let figures = retention.figures();
+    assert_eq!(figures.dropped, choice.segments as u64);
+    assert_eq!(figures.extent.segments as usize, sealed + 1 - choice.segments);
+    assert_eq!(figures.extent.first.map(|first| first.get()), Some(choice.through + 1));
+
+    // What clients see.
+    let store = &replica.store;
+    let min = store.min_offset("A", 0);
+    assert!((1000..3000).contains(&min), "{min}");
+    assert_eq!(store.physical_start().unwrap(), figures.extent.start.get());
+    let first_time = store.earliest_store_time("A", 0).unwrap().unwrap();
+    assert!(first_time > BEGIN, "{first_time}");
+    assert_eq!(figures.earliest_ms, Some(first_time));
+    let below = store.get_messages("A", 0, min as i64 - 1, 32, 1 << 20, &|_| true).unwrap();
+    assert_eq!((below.status, below.next_begin_offset, below.min_offset), (PullStatus::OffsetTooSmall, min, min));
+    let at = store.get_messages("A", 0, min as i64, 32, 1 << 20, &|_| true).unwrap();
+    assert_eq!(at.status, PullStatus::Found);
+    for boundary in [TimeBoundary::Lower, TimeBoundary::Upper] {
+        assert_eq!(store.offset_by_time("A", 0, BEGIN, boundary).unwrap(), min);
+    }
+    assert_eq!(store.offset_by_time("A", 0, BEGIN + 4 * HOUR, TimeBoundary::Lower).unwrap(), 4000);
+    assert_eq!(store.message("A", 0, min - 1).unwrap(), None);
+    // Queue files hold a thousand entries here.
+    assert!(!dir.path().join("consumequeue/A/0/00000000000000000000").exists());
+    assert!(dir.path().join(format!("consumequeue/A/0/{:020}", min / 1000 * 20_000)).exists());
+    replica.check_queue();
+
+    // A start finds the same, whatever was lost.
+    drop(retention);
+    replica.stop(false).await;
+    std::fs::remove_dir_all(dir.path().join("consumequeue")).unwrap();
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    let replica = start(dir.path(), 1, &members, listener, Timing::default()).await;
+    replica.lead().await;
+    settle(&replica).await;
+    assert_eq!((replica.store.min_offset("A", 0), replica.store.max_offset("A", 0)), (min, 6000));
+    replica.check_queue();
+    replica.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_a_queue_may_go_and_it_goes_on_with_its_next_offset() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, ..) = single(dir.path()).await;
+    replica.send_at(1000, BEGIN).await;
+    // Other messages fill the segments behind.
+    let other = vec![crate::state_machine::TopicConfig::new("B".parse().unwrap(), 1, 6)];
+    let put = crate::state_machine::command::PutMode::CreateOnly;
+    replica.command(crate::state_machine::Command::PutTopics { topics: other, mode: put, stamped_ms: 1 }).await;
+    let body = "y".repeat(1000);
+    for _ in 0..150 {
+        let message = crate::state_machine::testing::message("B", 0, &body).stored_at(BEGIN + HOUR);
+        replica.raft.propose(crate::state_machine::testing::pack(&[message; 20])).await.unwrap();
+    }
+    settle(&replica).await;
+    let retention = retention(&replica);
+    let choice = retention.survey().await.unwrap().by_age(BEGIN + 100 * HOUR, TIME, Pressure::None).unwrap();
+    assert!(retention.carry_out(choice, Pressure::None).await);
+    assert_eq!((replica.store.min_offset("A", 0), replica.store.max_offset("A", 0)), (1000, 1000));
+    assert_eq!(replica.store.earliest_store_time("A", 0).unwrap(), None);
+    assert_eq!(replica.store.offset_by_time("A", 0, BEGIN, TimeBoundary::Lower).unwrap(), 1000);
+    let pull = |from| replica.store.get_messages("A", 0, from, 32, 1 << 20, &|_| true).unwrap();
+    assert_eq!((pull(0).status, pull(0).next_begin_offset), (PullStatus::OffsetTooSmall, 1000));
+    assert_eq!(pull(1000).status, PullStatus::OffsetOverflowOne);
+    assert_eq!(replica.send_at(20, BEGIN + 2 * HOUR).await, 1019);
+    settle(&replica).await;
+    assert_eq!(pull(1000).messages, 20);
+    replica.check_queue();
+    replica.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_checkpoint_keeps_its_segments_and_does_not_stop_retention() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, ..) = single(dir.path()).await;
+    send_hours(&replica, &[], 0..5).await;
+    let retention = retention(&replica);
+    let now = BEGIN + 76 * HOUR;
+    let wanted = retention.survey().await.unwrap().by_age(now, TIME, Pressure::None).unwrap();
+    let path = dir.path().join(format!("checkpoints/{:020}", wanted.through));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert!(!retention.carry_out(wanted, Pressure::None).await);
+    assert_eq!(replica.store.min_offset("A", 0), 0);
+    // The next look takes the one before.
+    let next = retention.survey().await.unwrap().by_age(now, TIME, Pressure::None).unwrap();
+    assert_eq!(next.segments, wanted.segments - 1);
+    assert!(retention.carry_out(next, Pressure::None).await);
+    replica.check_queue();
+    replica.stop(true).await;
+}
+
+/// Three replicas of which the third has not started, and one that leads.
+async fn two_of_three(
+    dirs: &[tempfile::TempDir],
+    timing: Timing,
+) -> (Vec<Replica>, usize, BTreeMap<u64, Member>, tokio::net::TcpListener) {
+    let mut listeners = Vec::new();
+    let mut members = BTreeMap::new();
+    for node_id in 1..=3 {
+        let listener = bind().await;
+        members.insert(node_id, member(node_id, listener.local_addr().unwrap()));
+        listeners.push(listener);
+    }
+    let late = listeners.pop().unwrap();
+    let second = start(dirs[1].path(), 2, &members, listeners.pop().unwrap(), timing).await;
+    let first = start(dirs[0].path(), 1, &members, listeners.pop().unwrap(), timing).await;
+    first.raft.initialize().await.unwrap();
+    let (mut first_role, mut second_role) = (first.raft.role(), second.raft.role());
+    let leader = tokio::select! {
+        role = first_role.wait_for(Role::is_ready_leader) => role.map(|_| 0).unwrap(),
+        role = second_role.wait_for(Role::is_ready_leader) => role.map(|_| 1).unwrap(),
+    };
+    let replicas = vec![first, second];
+    create_topic(&replicas[leader]).await;
+    (replicas, leader, members, late)
+}
+
+/// Drops what is older than `TIME` at `now` on every replica, whoever lacks it.
+async fn drop_on(replicas: &[&Replica], now: i64) -> u64 {
+    let mut through = Vec::new();
+    for replica in replicas {
+        settle(replica).await;
+        let retention = retention(replica);
+        let choice = retention.survey().await.unwrap().by_age(now, TIME, Pressure::Forced).unwrap();
+        soon("purge", async { while !retention.carry_out(choice, Pressure::Forced).await {} }).await;
+        through.push(choice.through);
+    }
+    through.dedup();
+    assert_eq!(through.len(), 1, "replicas drop the same by themselves: {through:?}");
+    through[0]
+}
+
+/// Compares the segments that both replicas hold. One of them may have some entries more at its end.
+fn check_equal_segments(of: &Path, and: &Path) {
+    let (left, right) = (segments(of), segments(and));
+    let used = |bytes: &[u8]| bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let newest_full = left.keys().rev().nth(2).unwrap();
+    let common: Vec<&String> = left.keys().filter(|name| right.contains_key(*name)).collect();
+    assert!(common.iter().filter(|name| **name <= newest_full).count() >= 2, "{:?} {:?}", left.keys(), right.keys());
+    for name in common {
+        let same = if name <= newest_full { usize::MAX } else { used(&left[name]).min(used(&right[name])) };
+        let part = |bytes: &'_ Vec<u8>| bytes.get(..same.min(bytes.len())).map(<[u8]>::to_vec);
+        assert!(part(&left[name]) == part(&right[name]), "segment {name} differs");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_replica_under_a_new_identity_gets_snapshot_and_log_and_equal_segments() {
+    let dirs: Vec<tempfile::TempDir> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (mut replicas, leader, mut members, late) = two_of_three(&dirs, CALM).await;
+    send_hours(&replicas[leader], &[&replicas[1 - leader]], 0..5).await;
+    let applied = replicas[leader].state.applied_index().unwrap();
+    drop_on(&replicas.iter().collect::<Vec<_>>(), BEGIN + 74 * HOUR).await;
+    let min = replicas[leader].store.min_offset("A", 0);
+    assert!(min > 1000);
+
+    // Node 3 never came; what comes in its place is node 4, with an empty disk.
+    drop(late);
+    let listener = bind().await;
+    let newcomer = member(4, listener.local_addr().unwrap());
+    members.insert(4, newcomer.clone());
+    let fourth = start(dirs[3].path(), 4, &members, listener, CALM).await;
+    replicas[leader].raft.add_learner(4, newcomer).await.unwrap();
+    let voters = replicas[leader].raft.metrics().voters;
+    assert_eq!(voters, vec![BTreeSet::from([1, 2, 3])], "a learner does not vote");
+    fourth.applied(applied).await;
+    assert_eq!((fourth.store.min_offset("A", 0), fourth.store.max_offset("A", 0)), (min, 5000));
+    fourth.check_queue();
+    replicas[leader].send_at(1500, BEGIN + 6 * HOUR).await;
+    let applied = replicas[leader].state.applied_index().unwrap();
+    fourth.applied(applied).await;
+    fourth.check_queue();
+    let changed = replicas[leader].raft.change_voters(BTreeSet::from([1, 2, 4])).await;
+    changed.unwrap();
+    // The change is an entry too.
+    let applied = replicas[leader].state.applied_index().unwrap();
+    replicas.push(fourth);
+    for replica in &replicas {
+        replica.applied(applied).await;
+    }
+    for replica in replicas {
+        replica.stop(true).await;
+    }
+    check_equal_segments(dirs[0].path(), dirs[1].path());
+    check_equal_segments(dirs[0].path(), dirs[3].path());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_was_away_for_too_long_comes_back_by_snapshot() {
+    let dirs: Vec<tempfile::TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (mut replicas, leader, members, late) = two_of_three(&dirs, CALM).await;
+    let third = start(dirs[2].path(), 3, &members, late, CALM).await;
+    replicas[leader].send_at(1500, BEGIN).await;
+    third.applied(replicas[leader].state.applied_index().unwrap()).await;
+    third.stop(true).await;
+    send_hours(&replicas[leader], &[&replicas[1 - leader]], 1..6).await;
+    let applied = replicas[leader].state.applied_index().unwrap();
+    drop_on(&replicas.iter().collect::<Vec<_>>(), BEGIN + 75 * HOUR).await;
+    let min = replicas[leader].store.min_offset("A", 0);
+    assert!(min > 1500, "what it lacks is gone: {min}");
+
+    let listener = tokio::net::TcpListener::bind(&members[&3].raft_addr).await.unwrap();
+    let third = start(dirs[2].path(), 3, &members, listener, CALM).await;
+    third.applied(applied).await;
+    assert_eq!((third.store.min_offset("A", 0), third.store.max_offset("A", 0)), (min, 6500));
+    third.check_queue();
+    replicas.push(third);
+    for replica in replicas {
+        replica.stop(true).await;
+    }
+    check_equal_segments(dirs[leader].path(), dirs[2].path());
+}
+
+/// A replica that answers calls, heartbeats among them, and takes nothing from its append streams.
+struct Stuck(Arc<dyn GroupService>);
+
+impl GroupService for Stuck {
+    fn marks(&self) -> (Option<LogMark>, Option<VoteMark>) {
+        self.0.marks()
+    }
+
+    fn call(self: Arc<Self>, frame: Frame) -> BoxFuture<'static, Result<Answer, String>> {
+        Arc::clone(&self.0).call(frame)
+    }
+
+    fn serve_append(self: Arc<Self>, stream: PeerStream, _: Envelope) -> BoxFuture<'static, PeerError> {
+        Box::pin(async move {
+            let _held = stream;
+            std::future::pending().await
+        })
+    }
+
+    fn peer_gone(self: Arc<Self>, node: &str) {
+        Arc::clone(&self.0).peer_gone(node);
+    }
+
+    fn peer_back(self: Arc<Self>, node: &str) {
+        Arc::clone(&self.0).peer_back(node);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_replica_in_good_health_lacks_is_dropped_only_from_a_filling_disk() {
+    // A stream without answers is given up only after two of these, long after the test.
+    let patient = Timing { election_timeout_max: Duration::from_secs(60), ..CALM };
+    let dirs: Vec<tempfile::TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (mut replicas, leader, members, late) = two_of_three(&dirs, patient).await;
+    let third = start(dirs[2].path(), 3, &members, late, patient).await;
+    send_hours(&replicas[leader], &[], 0..3).await;
+    third.applied(replicas[leader].state.applied_index().unwrap()).await;
+    let service = third.hub.hub().group(GROUP).unwrap().service().unwrap();
+    third.hub.set_service(GROUP, Some(Arc::new(Stuck(Arc::clone(&service)))));
+    replicas[leader].raft.break_stream(3);
+    send_hours(&replicas[leader], &[], 3..8).await;
+    let retention = retention(&replicas[leader]);
+    let has = || {
+        let others = replicas[leader].raft.others(SILENCE_MAX);
+        others.into_iter().find(|other| other.node_id == 3).filter(|third| third.healthy).unwrap().matched.unwrap()
+    };
+    let now = BEGIN + 1000 * HOUR;
+    let sealed = sealed_count(&replicas[leader]);
+    for pressure in [Pressure::None, Pressure::Early] {
+        let kept = retention.survey().await.unwrap().by_age(now, TIME, pressure).unwrap();
+        assert!(kept.through <= has() && kept.segments < sealed, "{kept:?} of {sealed}, it has {}", has());
+    }
+    // The oldest segments go one by one, whoever lacks them.
+    let mut gone = 0;
+    while gone <= has() {
+        let (choice, _) = retention.survey().await.unwrap().by_disk().unwrap();
+        assert!(retention.carry_out(choice, Pressure::Forced).await, "a stuck replica held up a purge");
+        gone = choice.through;
+    }
+    assert!(replicas[leader].store.min_offset("A", 0) > 3000);
+    // Once it takes something again it comes back by snapshot.
+    third.hub.set_service(GROUP, Some(service));
+    replicas[leader].raft.break_stream(3);
+    third.applied(replicas[leader].state.applied_index().unwrap()).await;
+    assert_eq!(third.store.min_offset("A", 0), replicas[leader].store.min_offset("A", 0));
+    third.check_queue();
+    replicas.push(third);
+    for replica in replicas {
+        replica.stop(true).await;
+    }
+}
