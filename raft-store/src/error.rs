@@ -176,6 +176,25 @@ pub enum Error {
         found: String,
         /// Why it is not cut, and the way out.
         consequence: &'static str,
+        /// Whether peers may have what is damaged.
+        repairable: bool,
+    },
+
+    /// A damaged range could not be fetched from any other member.
+    #[error("{}: damaged from {from} to {to}, and not to be had from the others: {answers}", file.display())]
+    NotRepaired {
+        /// The damaged file.
+        file: PathBuf,
+        /// Start of the range.
+        from: LogPosition,
+        /// Its end.
+        to: LogPosition,
+        /// What each of them said.
+        answers: String,
+        /// Whether all of them have answered: there is no good copy.
+        everywhere: bool,
+        /// Whether some had records there that do not lead to the one behind the range.
+        unfit: bool,
     },
 
     /// Stored bytes fail their checks.
@@ -283,7 +302,9 @@ impl From<Error> for io::Error {
             Error::Io { source, .. } => source.kind(),
             Error::NoSpace { .. } => io::ErrorKind::StorageFull,
             Error::NoPermission { .. } => io::ErrorKind::PermissionDenied,
-            Error::Damaged { .. } | Error::Unrecoverable { .. } => io::ErrorKind::InvalidData,
+            Error::Damaged { .. } | Error::Unrecoverable { .. } | Error::NotRepaired { .. } => {
+                io::ErrorKind::InvalidData
+            }
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

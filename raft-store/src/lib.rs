@@ -5,6 +5,7 @@
 //! rests on is checked again on the way back from the disk.
 #![warn(missing_docs)]
 
+mod damage;
 pub mod durable;
 mod entry;
 mod error;
@@ -29,16 +30,20 @@ mod read_budget;
 mod record;
 mod recovery;
 mod region;
+mod repair;
 mod scan;
+mod scrub;
 mod segment;
 mod segmented_log;
 mod sigbus;
 mod slots;
 mod stall;
 mod sync_times;
+mod verified;
 mod view;
 mod writer;
 
+pub use damage::DamagedRange;
 pub use entry::{Body, BodyKind, LogEntry, Member, Membership, Payload, RECORD_HEADER_BYTES};
 pub use error::{Error, Result};
 pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
@@ -46,6 +51,8 @@ pub use inspect::{Finding, FooterSeen, Inspection, Overview, RecordSeen, Seen, S
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};
 pub use options::{FlushMode, Options, Preparation};
 pub use read_budget::ReadBudget;
+pub use repair::{PeerRange, RangeAnswer, RangeSource, Repaired, StoppedStore};
+pub use scrub::{ScrubOptions, ScrubStatus};
 pub use stall::{Pace, StallLimits};
 pub use sync_times::SyncHistogram;
 pub use view::{

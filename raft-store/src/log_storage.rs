@@ -23,6 +23,7 @@ use crate::options::Options;
 use crate::progress::Purged;
 use crate::recovery;
 use crate::region::{Directory, Files};
+use crate::scrub::Scrubber;
 use crate::segmented_log::Log;
 use crate::stall::{Timed, UnderWay};
 use crate::view::{LogView, Shared, StopClass, Vote};
@@ -150,7 +151,10 @@ pub(crate) fn open_locked<C: StoreConfig>(
     };
     let queue = Arc::new(Queue::default());
     let threads = writer::spawn(Arc::clone(&found.log), Arc::clone(&queue), found.start, under_way)?;
-    let shared = Arc::new(Shared { log: found.log, queue, threads: Mutex::new(Some(threads)), _lock: lock });
+    let scrub = found.log.options.scrub;
+    let scrubber = scrub.map(|scrub| Scrubber::spawn(Arc::clone(&found.log), scrub)).transpose()?;
+    let (scrubber, threads) = (Mutex::new(scrubber), Mutex::new(Some(threads)));
+    let shared = Arc::new(Shared { log: found.log, queue, scrubber, threads, _lock: lock });
     let storage = LogStorage { shared: Arc::clone(&shared), _config: PhantomData };
     Ok(Opened { storage, view: LogView { shared }, recovered })
 }
@@ -182,17 +186,29 @@ fn bounds(range: &impl RangeBounds<u64>) -> (LogIndex, LogIndex) {
     (LogIndex::new(from), LogIndex::new(until))
 }
 
-/// Runs a read where it may wait for a disk.
+/// Runs a read where it may wait for a disk, and again once what it found damaged has been repaired.
 async fn read<T: Send + 'static>(
     log: &Arc<Log>,
     from: LogIndex,
-    read: impl FnOnce(&Log) -> Result<T> + Send + 'static,
+    read: impl Fn(&Log) -> Result<T> + Clone + Send + 'static,
 ) -> io::Result<T> {
-    if !log.is_cold(from) {
-        return Ok(read(log)?);
+    loop {
+        let mut damage = log.damage.subscribe();
+        let result = if log.is_cold(from) {
+            let (log, read) = (Arc::clone(log), read.clone());
+            tokio::task::spawn_blocking(move || read(&log)).await.map_err(io::Error::other)?
+        } else {
+            read(log)
+        };
+        match result {
+            Err(Error::Damaged { position, .. }) if log.options.repaired => {
+                let base = log.layout.segment_base(position);
+                let whole = damage.wait_for(|known| known.iter().all(|range| range.base != base)).await;
+                whole.map_err(|_| Error::Closed)?;
+            }
+            result => return Ok(result?),
+        }
     }
-    let log = Arc::clone(log);
-    Ok(tokio::task::spawn_blocking(move || read(&log)).await.map_err(io::Error::other)??)
 }
 
 impl<C: StoreConfig> RaftLogReader<C> for LogReader<C> {

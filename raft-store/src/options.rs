@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::ids::{ClusterId, LogPosition};
 use crate::read_budget::ReadBudget;
 use crate::record;
+use crate::scrub::ScrubOptions;
 use crate::segment;
 use crate::stall::StallLimits;
 
@@ -92,6 +93,11 @@ pub struct Options {
     pub cold_reads: Arc<ReadBudget>,
     /// How slow the disk may be.
     pub stall: StallLimits,
+    /// Whether somebody repairs what turns out to be damaged. Raft's readers then wait for it; else they get an error,
+    /// which ends the replica.
+    pub repaired: bool,
+    /// How sealed segments are re-read. `None`: they are not, and get no digests.
+    pub scrub: Option<ScrubOptions>,
     /// Where a note about a failed write goes besides the store's directory, which may be what
     /// failed.
     pub runtime_dir: Option<PathBuf>,
@@ -123,6 +129,8 @@ impl Options {
             alone: false,
             cold_reads: Arc::new(ReadBudget::new(0)),
             stall: StallLimits::default(),
+            repaired: false,
+            scrub: None,
             runtime_dir: None,
         }
     }
@@ -160,6 +168,9 @@ impl Options {
         }
         if let Some(text) = self.stall.wrong() {
             return wrong(text);
+        }
+        if self.scrub.is_some_and(|scrub| scrub.bytes_per_second == 0 || scrub.interval.is_zero()) {
+            return wrong("a scrub rate or interval of 0 scrubs nothing: leave scrub out instead".into());
         }
         let layout = Layout { segment_bytes: self.segment_bytes, cluster_id: self.cluster_id };
         self.payload_bytes_max = self.payload_bytes_max.min(layout.payload_bytes_max());

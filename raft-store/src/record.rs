@@ -204,7 +204,8 @@ impl Header {
         feed(&self.payload_bytes.to_be_bytes());
     }
 
-    fn encode(&self, seed: Seed) -> HeaderBytes {
+    /// The header as it is stored.
+    pub(crate) fn encode(&self, seed: Seed) -> HeaderBytes {
         let mut out = [0; 64];
         let mut fields = Fields { rest: &mut out };
         fields.put(&MAGIC);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +47,9 @@ pub(crate) trait Region: Send + Sync + Debug {
     /// Fills `into` from `offset` on.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
+    /// `bytes` bytes from `offset` on, both multiples of a page, as the disk has them: not from memory.
+    fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>>;
+
     /// A slice without copying, if the region is hot and the range lies below `stable_end`. The
     /// caller vouches that nothing below `stable_end` changes again.
     fn lend(&self, offset: u64, bytes: u64, stable_end: u64) -> io::Result<Option<Bytes>>;
@@ -59,6 +62,9 @@ pub(crate) trait Region: Send + Sync + Debug {
 
     /// Keeps the file open, and mapped if it may be.
     fn warm(&self) -> io::Result<()>;
+
+    /// Whether it is.
+    fn is_warm(&self) -> bool;
 
     /// Closes and unmaps the file. Later reads open it again, each for itself.
     fn cool(&self);
@@ -86,6 +92,9 @@ pub(crate) trait Files: Send + Sync + Debug {
 
     /// Opens a file that exists.
     fn open(&self, name: &str) -> Result<Arc<dyn Region>>;
+
+    /// Gives a synced file another name, and takes that name from the file that has it.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
 
     /// Removes files in the order given.
     fn remove(&self, names: &[String]) -> Result<()>;
@@ -230,6 +239,10 @@ impl Files for Directory {
         }))
     }
 
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        durable::rename(&self.path(from), &self.path(to))
+    }
+
     fn remove(&self, names: &[String]) -> Result<()> {
         let paths: Vec<PathBuf> = names.iter().map(|name| self.path(name)).collect();
         durable::remove_files(paths.iter().map(PathBuf::as_path))
@@ -288,6 +301,24 @@ fn write_zeros(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
 
 fn open_file(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
+}
+
+/// Reads past the page cache. A file system that cannot do so has no disk behind it, such as tmpfs.
+fn read_direct(path: &Path, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    const ALIGN: usize = 4096;
+    let unsupported = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
+    let mut buffer = vec![0; bytes + ALIGN];
+    let start = buffer.as_ptr().align_offset(ALIGN).min(ALIGN);
+    let place = buffer.get_mut(start..start + bytes).ok_or(io::ErrorKind::InvalidInput)?;
+    let read = direct.and_then(|file| file.read_exact_at(place, offset));
+    match read {
+        Err(error) if unsupported(&error) => File::open(path)?.read_exact_at(place, offset)?,
+        read => read?,
+    }
+    buffer.truncate(start + bytes);
+    buffer.drain(..start);
+    Ok(buffer)
 }
 
 /// A real file.
@@ -378,6 +409,10 @@ impl Region for FileRegion {
         result
     }
 
+    fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        read_direct(&self.path, offset, bytes)
+    }
+
     fn lend(&self, offset: u64, bytes: u64, stable_end: u64) -> io::Result<Option<Bytes>> {
         let Some(mapped) = self.state.read().mapped.clone() else { return Ok(None) };
         if offset + bytes > stable_end {
@@ -423,6 +458,10 @@ impl Region for FileRegion {
             state.file = Some(file);
         }
         Ok(())
+    }
+
+    fn is_warm(&self) -> bool {
+        self.state.read().mapped.is_some()
     }
 
     fn cool(&self) {

@@ -57,6 +57,8 @@ pub(crate) struct Scan<'a> {
     behind: Option<Behind>,
     last: Option<LogId>,
     done: bool,
+    /// Whether only the range walked can be read.
+    exact: bool,
     block: Vec<u8>,
     block_at: u64,
 }
@@ -77,9 +79,22 @@ impl<'a> Scan<'a> {
             behind,
             last: None,
             done: false,
+            exact: false,
             block: Vec::new(),
             block_at: 0,
         }
+    }
+
+    /// Walks no further than `end`, where the records are known to end.
+    pub(crate) fn until(mut self, end: LogPosition) -> Self {
+        self.end = self.end.min(end.since(self.base));
+        self
+    }
+
+    /// The same, and nothing before the start or behind `end` can be read.
+    pub(crate) fn within(mut self, end: LogPosition) -> Self {
+        self.exact = true;
+        self.until(end)
     }
 
     /// Starts at `position` instead, with nothing known about what stands before.
@@ -87,6 +102,11 @@ impl<'a> Scan<'a> {
         self.at = position.since(self.base);
         self.behind = behind;
         self
+    }
+
+    /// Where the walk stands.
+    pub(crate) fn position(&self) -> LogPosition {
+        self.base.plus(self.at)
     }
 
     /// What the next record must be.
@@ -100,9 +120,10 @@ impl<'a> Scan<'a> {
 
     fn bytes(&mut self, offset: u64, bytes: u64) -> &[u8] {
         if !self.has(offset, bytes) {
-            let start = offset / PAGE_BYTES * PAGE_BYTES;
-            let want = BLOCK_BYTES.max((offset + bytes - start).next_multiple_of(PAGE_BYTES));
-            let limit = self.end.next_multiple_of(PAGE_BYTES).max(offset + bytes);
+            let align = if self.exact { 1 } else { PAGE_BYTES };
+            let start = offset / align * align;
+            let want = BLOCK_BYTES.max((offset + bytes - start).next_multiple_of(align));
+            let limit = self.end.next_multiple_of(align).max(offset + bytes);
             let want = want.min(limit - start);
             self.block.resize(usize::try_from(want).expect("a block fits memory"), 0);
             self.block_at = start;

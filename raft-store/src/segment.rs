@@ -364,6 +364,24 @@ impl Segment {
         out
     }
 
+    /// Writes the footer of a sealed segment with the digests of what `read` returns.
+    pub(crate) fn write_footer_with_digests(&self, layout: &Layout, read: &Read<'_>) -> std::io::Result<()> {
+        let digests = (0..chunks(layout)).map(|number| {
+            let (from, to) = chunk(layout, number);
+            digest_of(read, from, to)
+        });
+        let digests = digests.collect::<std::io::Result<Digests>>()?;
+        let footer = self.encode_footer_with(layout, Some(&digests));
+        self.region.write(layout.segment_bytes - footer.len() as u64, &footer)
+    }
+
+    /// A failed read of the file: damage, if the disk cannot return what it should have.
+    pub(crate) fn read_failed(&self, offset: u64, error: std::io::Error) -> Error {
+        let lost = matches!(error.raw_os_error(), Some(libc::EIO | libc::EFAULT | libc::EUCLEAN | libc::EILSEQ))
+            || error.kind() == std::io::ErrorKind::UnexpectedEof;
+        if lost { self.damaged(self.base.plus(offset), "bytes", error) } else { self.io("reading", error) }
+    }
+
     /// Reads the footer, and from it what the segment holds. `None` if there is no valid one.
     pub(crate) fn read_footer(&self, layout: &Layout, opening: Opening) -> Result<Option<Content>> {
         Ok(self.read_footer_digests(layout, opening)?.map(|(content, _)| content))
@@ -382,9 +400,19 @@ impl Segment {
         layout: &Layout,
         opening: Opening,
     ) -> Result<Option<(Content, Option<Digests>)>> {
+        self.read_footer_with(layout, opening, &|offset, into| self.region.read(offset, into))
+    }
+
+    /// The same from wherever `read` reads.
+    pub(crate) fn read_footer_with(
+        &self,
+        layout: &Layout,
+        opening: Opening,
+        read: &Read<'_>,
+    ) -> Result<Option<(Content, Option<Digests>)>> {
         let bytes = footer_bytes(layout.segment_bytes);
         let mut footer = vec![0; usize::try_from(bytes).expect("a footer is small")];
-        self.region.read(layout.segment_bytes - bytes, &mut footer).map_err(|e| self.io("reading", e))?;
+        read(layout.segment_bytes - bytes, &mut footer).map_err(|e| self.io("reading", e))?;
         let stored = u32::from_be_bytes([footer[12], footer[13], footer[14], footer[15]]);
         if !footer.starts_with(&FOOTER_MAGIC) || stored != footer_crc(self.seed, &footer) {
             return Ok(None);
@@ -575,10 +603,8 @@ impl Cursor<'_> {
         if offset < self.block_at || offset + bytes > self.block_at + have {
             let limit = if offset + bytes <= self.stable_end { self.stable_end.min(self.end) } else { self.end };
             let ahead = self.ahead.max(bytes).min(limit.saturating_sub(offset)).max(bytes);
-            self.block = self
-                .segment
-                .block(offset, ahead, self.stable_end)
-                .map_err(|e| Error::io("reading", self.segment.region.path(), e))?;
+            self.block =
+                self.segment.block(offset, ahead, self.stable_end).map_err(|e| self.segment.read_failed(offset, e))?;
             self.block_at = offset;
         }
         let start = usize::try_from(offset - self.block_at).expect("inside a block");

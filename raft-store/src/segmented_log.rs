@@ -23,6 +23,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::damage::DamagedRange;
 use crate::entry::{Body, BodyKind, LogEntry};
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
@@ -34,6 +35,7 @@ use crate::region::Files;
 use crate::segment::{HEADER_BYTES, Segment};
 use crate::stall::Pace;
 use crate::sync_times::SyncTimes;
+use crate::verified::Verified;
 use crate::view::{Extent, Health, RecordRange, ResumePoint, SealedSegment, Vote, Watermarks};
 
 /// One record on its way to the disk, and in the tail.
@@ -182,6 +184,10 @@ pub(crate) struct Log {
     pub(crate) store_uuid: [u8; 16],
     state: RwLock<State>,
     latched: OnceLock<String>,
+    /// What is known to be damaged, by segment.
+    pub(crate) damage: watch::Sender<Vec<DamagedRange>>,
+    /// Records whose checksums were checked a moment ago.
+    verified: Verified,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) sealed: watch::Sender<Option<SealedSegment>>,
     pub(crate) sync_times: SyncTimes,
@@ -202,7 +208,22 @@ impl Log {
         let health = watch::Sender::new(Health::Good);
         let pace = Arc::new(watch::Sender::new(Pace::Normal));
         let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
-        Self { options, layout, files, store_uuid, state, latched, health, sealed, sync_times, preparer, pace }
+        let (damage, verified) = (watch::Sender::new(Vec::new()), Verified::default());
+        Self {
+            options,
+            layout,
+            files,
+            store_uuid,
+            state,
+            latched,
+            damage,
+            verified,
+            health,
+            sealed,
+            sync_times,
+            preparer,
+            pace,
+        }
     }
 
     /// The saved vote.
@@ -296,9 +317,11 @@ impl Log {
         };
         let end = match known_end {
             Some(end) => end,
-            None => match self.header_of(id.index)? {
-                Some(header) => header.end(),
-                None => return Ok(()),
+            None => match self.header_of(id.index) {
+                Ok(Some(header)) => header.end(),
+                // Reporting too little is always right, and the damage has been noted.
+                Ok(None) | Err(Error::Damaged { .. }) => return Ok(()),
+                Err(error) => return Err(error),
             },
         };
         let mut state = self.state.write();
@@ -421,6 +444,19 @@ impl Log {
         state.epoch += 1;
         state.resume = None;
         std::mem::take(&mut state.segments)
+    }
+
+    /// Puts a segment in the place of the one with the same base. Who reads the old one starts again.
+    pub(crate) fn replace_segment(&self, segment: &Arc<Segment>) {
+        {
+            let mut state = self.state.write();
+            let at = state.segments.binary_search_by_key(&segment.base, |other| other.base);
+            let place = at.ok().and_then(|at| state.segments.get_mut(at)).expect("only the writer takes segments away");
+            *place = Arc::clone(segment);
+            state.epoch += 1;
+        }
+        self.verified.forget();
+        self.clear_damage(segment.base);
     }
 
     /// Takes whole segments off the front that lie below `position`.
@@ -575,7 +611,7 @@ impl Log {
                     assert!(entries.first().is_none_or(|first| first.log_index() == from));
                     return Ok(entries);
                 }
-                Err(error) if self.state.read().epoch == epoch => return Err(error),
+                Err(error) if self.state.read().epoch == epoch => return self.noting(Err(error)),
                 Err(_) => {}
             }
         }
@@ -615,7 +651,7 @@ impl Log {
             let Some((segment, stable_end)) = source else { return Ok(None) };
             match segment.find(index, stable_end) {
                 Ok(header) => return Ok(Some(header)),
-                Err(error) if self.state.read().epoch == epoch => return Err(error),
+                Err(error) if self.state.read().epoch == epoch => return self.noting(Err(error)),
                 Err(_) => {}
             }
         }
@@ -657,7 +693,7 @@ impl Log {
                     let first = self.state.read().first;
                     return Ok(found.as_ref().map(range_of_header).filter(|range| range.id.index >= first));
                 }
-                Err(error) if self.state.read().epoch == epoch => return Err(error),
+                Err(error) if self.state.read().epoch == epoch => return self.noting(Err(error)),
                 Err(_) => {}
             }
         }
@@ -695,17 +731,51 @@ impl Log {
                 return Err(missing());
             }
             let stable_end = stable_end.min(written_end);
-            let read = segment.block(offset, bytes, stable_end.get().saturating_sub(segment.base.get()));
-            if end > stable_end && self.state.read().epoch != epoch {
+            let read = self.read_checked(&segment, position, bytes, stable_end);
+            if (end > stable_end || read.is_err()) && self.state.read().epoch != epoch {
                 continue;
             }
             return match read {
-                Ok(bytes) => Ok(bytes),
+                Ok(Some(bytes)) => Ok(bytes),
+                Ok(None) => Err(missing()),
                 // A purge took the file away.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(missing()),
-                Err(e) => Err(Error::io("reading", segment.region.path(), e)),
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Err(missing()),
+                Err(error) => self.noting(Err(error)),
             };
         }
+    }
+
+    /// Bytes from inside one payload, whose checksum has been compared. `None` if they do not lie in one.
+    fn read_checked(
+        &self,
+        segment: &Segment,
+        position: LogPosition,
+        bytes: u64,
+        stable_end: LogPosition,
+    ) -> Result<Option<Bytes>> {
+        let end = position.plus(bytes);
+        let stable = stable_end.get().saturating_sub(segment.base.get());
+        let block = |offset: u64, bytes: u64| {
+            segment.block(offset, bytes, stable).map_err(|error| segment.read_failed(offset, error))
+        };
+        if self.verified.covers(position, end) {
+            return block(segment.offset(position), bytes).map(Some);
+        }
+        let Some(header) = segment.find_at(position, stable_end)? else { return Ok(None) };
+        let start = header.position.plus(record::HEADER_BYTES);
+        let payload_end = start.plus(u64::from(header.payload_bytes));
+        if position < start || end > payload_end {
+            return Ok(None);
+        }
+        let payload = block(segment.offset(start), u64::from(header.payload_bytes))?;
+        if !header.verifies(segment.seed, &payload) {
+            return Err(segment.damaged(header.position, "a payload", "one whose checksum does not hold"));
+        }
+        if payload_end <= stable_end {
+            self.verified.add(start, payload_end);
+        }
+        let from = usize::try_from(position.since(start)).expect("inside a payload");
+        Ok(Some(payload.slice(from..from + usize::try_from(bytes).expect("inside a payload"))))
     }
 
     /// Where a log that starts behind entry `index` goes on.
@@ -735,7 +805,7 @@ impl Log {
             }
             match segment.find(index, stable_end) {
                 Ok(header) => return Ok(ResumePoint { position: header.end(), chain: header.payload_crc }),
-                Err(error) if self.state.read().epoch == epoch => return Err(error),
+                Err(error) if self.state.read().epoch == epoch => return self.noting(Err(error)),
                 Err(_) => {}
             }
         }

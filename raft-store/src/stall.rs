@@ -159,6 +159,10 @@ impl Files for Timed<dyn Files> {
         Ok(Timed::new(self.inner.open(name)?, Arc::clone(&self.under_way)))
     }
 
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.inner.rename(from, to)
+    }
+
     fn remove(&self, names: &[String]) -> Result<()> {
         self.inner.remove(names)
     }
@@ -203,6 +207,10 @@ impl Region for Timed<dyn Region> {
         self.inner.read(offset, into)
     }
 
+    fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        self.inner.read_from_disk(offset, bytes)
+    }
+
     fn lend(&self, offset: u64, bytes: u64, stable_end: u64) -> io::Result<Option<Bytes>> {
         self.inner.lend(offset, bytes, stable_end)
     }
@@ -217,6 +225,10 @@ impl Region for Timed<dyn Region> {
 
     fn warm(&self) -> io::Result<()> {
         self.inner.warm()
+    }
+
+    fn is_warm(&self) -> bool {
+        self.inner.is_warm()
     }
 
     fn cool(&self) {

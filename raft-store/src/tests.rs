@@ -5,6 +5,8 @@ mod damage;
 mod full;
 mod notes;
 mod order;
+mod repair;
+mod scrub;
 mod stall;
 
 use std::sync::Arc;

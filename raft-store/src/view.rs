@@ -7,9 +7,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::damage::DamagedRange;
 use crate::entry::LogEntry;
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
+use crate::scrub::{ScrubStatus, Scrubber};
 use crate::segmented_log::Log;
 use crate::stall::Pace;
 use crate::sync_times::SyncHistogram;
@@ -19,6 +21,7 @@ use crate::writer::{Op, Queue, Threads};
 pub(crate) struct Shared {
     pub(crate) log: Arc<Log>,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) scrubber: Mutex<Option<Scrubber>>,
     /// Dropped before the lock.
     pub(crate) threads: Mutex<Option<Threads>>,
     pub(crate) _lock: Option<File>,
@@ -278,6 +281,16 @@ impl LogView {
         self.log().preparer.give_up();
     }
 
+    /// What is known to be damaged, by segment. While anything is, this replica should not lead.
+    pub fn damage(&self) -> watch::Receiver<Vec<DamagedRange>> {
+        self.log().damage.subscribe()
+    }
+
+    /// How scrubbing goes. `None` if the log is not scrubbed.
+    pub fn scrub(&self) -> Option<ScrubStatus> {
+        self.shared.scrubber.lock().as_ref().map(Scrubber::status)
+    }
+
     /// Writes a lower bound of what has been applied, without a sync. A hint for people and for the
     /// next start, nothing rests on it.
     pub fn set_applied_hint(&self, applied: LogId) {
@@ -292,6 +305,8 @@ impl LogView {
     /// If the disk refuses; the stop is then not marked as clean. [`Error::Closed`] if the store was
     /// closed before.
     pub fn close(&self) -> Result<()> {
+        // Before the stop is marked as clean: it writes, too.
+        drop(self.shared.scrubber.lock().take());
         let (answer, answered) = mpsc::sync_channel(1);
         let reply = Box::new(move |result| {
             let _ = answer.send(result);

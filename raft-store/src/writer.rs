@@ -14,6 +14,7 @@
 
 mod flush;
 mod queue;
+mod replace;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -199,6 +200,11 @@ impl Writer {
             Op::Reset(purged, reply) => {
                 self.settle();
                 let result = self.reset(purged);
+                reply(result);
+            }
+            Op::Replace(replacement, reply) => {
+                self.settle();
+                let result = self.replace(replacement);
                 reply(result);
             }
             Op::Close(reply) => {

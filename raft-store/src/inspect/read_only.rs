@@ -53,6 +53,10 @@ impl Files for ReadOnly {
         Ok(Arc::new(ReadOnlyFile { path, file, bytes }))
     }
 
+    fn rename(&self, from: &str, _: &str) -> Result<()> {
+        Err(refused(self.path(from)))
+    }
+
     fn remove(&self, names: &[String]) -> Result<()> {
         names.first().map_or(Ok(()), |name| Err(refused(self.path(name))))
     }
@@ -103,6 +107,11 @@ impl Region for ReadOnlyFile {
         self.file.read_exact_at(into, offset)
     }
 
+    fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut into = vec![0; bytes];
+        self.file.read_exact_at(&mut into, offset).map(|()| into)
+    }
+
     fn lend(&self, _: u64, _: u64, _: u64) -> io::Result<Option<Bytes>> {
         Ok(None)
     }
@@ -115,6 +124,10 @@ impl Region for ReadOnlyFile {
 
     fn warm(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn is_warm(&self) -> bool {
+        false
     }
 
     fn cool(&self) {}

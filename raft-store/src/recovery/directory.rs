@@ -86,6 +86,7 @@ pub(super) fn check_names(files: &dyn Files, listed: &[Listed]) -> Result<()> {
         let name = file.name.as_str();
         let ours = known.contains(&name)
             || name == progress::PURGED.name
+            || name == crate::scrub::NOTE
             || segment::parse_file_name(name).is_some()
             || name.ends_with(&format!(".{}", crate::durable::TEMPORARY));
         if !ours {

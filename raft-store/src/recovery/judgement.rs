@@ -103,10 +103,11 @@ pub(super) fn act_on(
             to: end.plus(record::ALIGN),
             found: found.to_owned(),
             consequence,
+            repairable: consequence == REPAIR && !options.alone,
         })
     };
-    const REPAIR: &str =
-        "this node may have acknowledged it, so it must not be cut: replace this replica under a new id";
+    const REPAIR: &str = "this node may have acknowledged it, so it must not be cut: it is fetched from the other members, or this \
+         replica replaced under a new id";
     const RETIRE: &str = "this node may have acknowledged entries that are gone: replace this replica under a new id";
     match decision {
         Decision::Go => Ok(false),

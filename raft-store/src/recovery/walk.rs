@@ -128,7 +128,9 @@ fn walk_segment(
         let header = loop {
             let have = block_at.plus(block.len() as u64);
             if position < block_at || position.plus(need) > have {
-                let bytes = BLOCK_BYTES.max(need).min(records_end.since(position));
+                // Behind a cut there is nothing to look at.
+                let ahead = cut.filter(|cut| *cut > position).map_or(records_end, |cut| cut.min(records_end));
+                let bytes = BLOCK_BYTES.min(ahead.since(position)).max(need);
                 block.resize(usize::try_from(bytes).expect("a block fits memory"), 0);
                 segment.region.read(segment.offset(position), &mut block).map_err(reading)?;
                 block_at = position;
@@ -274,14 +276,14 @@ pub(crate) mod testing {
             Self { segment, chains, layout }
         }
 
-        /// Where the log ends if it is read from entry `index` on.
-        pub(crate) fn end_from(&self, index: u64, start: LogPosition) -> LogPosition {
+        /// Where the log ends if it is read from entry `index` on, and no further than `until`.
+        pub(crate) fn end_of(&self, index: u64, start: LogPosition, until: LogPosition) -> LogPosition {
             let opening = Opening {
                 first_index: LogIndex::new(index),
                 first_offset: u32::try_from(start.get()).unwrap(),
                 chain: self.chains[usize::try_from(index).unwrap()],
             };
-            walk(&[(Arc::clone(&self.segment), opening)], None, None, &self.layout).unwrap().end
+            walk(&[(Arc::clone(&self.segment), opening)], None, Some(until), &self.layout).unwrap().end
         }
     }
 }

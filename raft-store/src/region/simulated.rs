@@ -169,6 +169,19 @@ impl SimulatedDisk {
         image.durable = image.live.clone();
     }
 
+    /// Changes what the disk has, and not what is read through the cache.
+    pub(crate) fn damage_disk(&self, name: &str, change: impl FnOnce(&mut [u8])) {
+        change(&mut self.files.lock()[name].image.lock().durable);
+    }
+
+    /// Cuts a file.
+    pub(crate) fn shorten(&self, name: &str, bytes: usize) {
+        let files = self.files.lock();
+        let mut image = files[name].image.lock();
+        image.live.truncate(bytes);
+        image.durable.truncate(bytes);
+    }
+
     /// Changes what is read, and no more than that.
     pub(crate) fn damage_live(&self, name: &str, change: impl FnOnce(&mut [u8])) {
         change(&mut self.files.lock()[name].image.lock().live);
@@ -267,6 +280,18 @@ impl Files for SimulatedDisk {
         }
     }
 
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.shared.live().map_err(|e| Error::io("renaming", self.path(from), e))?;
+        let mut files = self.files.lock();
+        let missing = || Error::io("renaming", self.path(from), io::ErrorKind::NotFound.into());
+        let file = files.remove(from).ok_or_else(missing)?;
+        let image = file.image.lock().clone();
+        let (name, path, image) = (to.to_owned(), self.path(to), Mutex::new(image));
+        let renamed = SimulatedFile { name, path, image, shared: Arc::clone(&self.shared) };
+        files.insert(to.to_owned(), Arc::new(renamed));
+        Ok(())
+    }
+
     fn remove(&self, names: &[String]) -> Result<()> {
         for name in names {
             self.shared.live().map_err(|e| Error::io("removing", self.path(name), e))?;
@@ -351,8 +376,13 @@ impl Region for SimulatedFile {
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let start = usize::try_from(offset).unwrap();
-        into.copy_from_slice(&self.image.lock().live[start..start + into.len()]);
+        into.copy_from_slice(self.image.lock().live.get(start..start + into.len()).ok_or_else(short)?);
         Ok(())
+    }
+
+    fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+        let start = usize::try_from(offset).unwrap();
+        self.image.lock().durable.get(start..start + bytes).map(<[u8]>::to_vec).ok_or_else(short)
     }
 
     fn lend(&self, _: u64, _: u64, _: u64) -> io::Result<Option<Bytes>> {
@@ -371,5 +401,13 @@ impl Region for SimulatedFile {
         Ok(())
     }
 
+    fn is_warm(&self) -> bool {
+        false
+    }
+
     fn cool(&self) {}
+}
+
+fn short() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
 }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::error::Result;
 use crate::ids::{LogId, LogIndex};
 use crate::progress::Purged;
+use crate::repair::Replacement;
 use crate::segmented_log::{Log, Record};
 use crate::view::Vote;
 
@@ -36,6 +37,8 @@ pub(crate) enum Op {
     Purge(LogId),
     /// Drop the whole log and go on behind an entry it never held.
     Reset(Purged, Reply),
+    /// Put a new file in the place of a damaged one.
+    Replace(Replacement, Reply),
     Close(Reply),
 }
 
