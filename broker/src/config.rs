@@ -161,6 +161,10 @@ pub struct StorageOptions {
     pub runtime_dir: Option<PathBuf>,
     /// Bytes a second that may be read from segments that are not mapped, by all groups together; 0: no limit.
     pub cold_read_rate: u64,
+    /// Bytes of sealed segments re-read from the disk in a second, at most; 0: none.
+    pub scrub_rate: u64,
+    /// From the start of one pass over all sealed segments to that of the next.
+    pub scrub_interval: Duration,
 }
 
 /// `[retention]`.
@@ -386,6 +390,14 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
     if storage.ballast_bytes > BALLAST_BYTES_MAX {
         return Err(format!("storage.ballast_bytes is {} bytes, allowed are 0 to 16GiB", storage.ballast_bytes));
     }
+    let day = Duration::from_secs(24 * 3_600);
+    if !(Duration::from_secs(60)..=7 * day).contains(&storage.scrub_interval) {
+        return Err(format!("storage.scrub_interval is {:?}, allowed are 1m to 7d", storage.scrub_interval));
+    }
+    if (1..1 << 20).contains(&storage.scrub_rate) {
+        let rate = storage.scrub_rate;
+        return Err(format!("storage.scrub_rate is {rate} bytes, allowed are 1MiB and more, or 0B to scrub nothing"));
+    }
     Ok(StorageOptions {
         segment_bytes: bytes,
         flush,
@@ -395,6 +407,8 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
         ballast_bytes: storage.ballast_bytes,
         cold_read_rate: storage.cold_read_rate,
         runtime_dir: runtime_dir(storage.runtime_dir.clone()),
+        scrub_rate: storage.scrub_rate,
+        scrub_interval: storage.scrub_interval,
     })
 }
 

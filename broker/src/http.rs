@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use metrics::{MetricFamily, MetricsText};
 pub use status::{
-    DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState, NodeStatus,
-    ReplicaRole, RetentionPressure, RetentionStatus,
+    DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
+    NodeStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus,
 };
 
 const BODY_BYTES_MAX: usize = 1 << 20;

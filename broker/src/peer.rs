@@ -20,6 +20,7 @@ pub(crate) mod handshake;
 pub(crate) mod link;
 mod liveness;
 mod outbox;
+pub(crate) mod range;
 mod server;
 pub(crate) mod service;
 pub(crate) mod stream;
@@ -45,6 +46,7 @@ use self::frame::{Envelope, FrameWriter, Kind};
 use self::handshake::{Class, Greeting, GroupGreeting};
 pub use self::handshake::{GroupIdentity, LogMark, VoteMark};
 use self::link::{CallError, Link};
+use self::range::RangeHandler;
 use self::service::GroupService;
 use self::stream::{LARGE_CHUNK_BYTES, PeerStream, SMALL_CHUNK_BYTES};
 
@@ -99,6 +101,7 @@ pub(crate) struct Group {
     service: RwLock<Option<Arc<dyn GroupService>>>,
     forward_handler: RwLock<Option<Arc<dyn ForwardHandler>>>,
     copy_handler: RwLock<Option<Arc<dyn CopyHandler>>>,
+    range_handler: RwLock<Option<Arc<dyn RangeHandler>>>,
     links: Mutex<HashMap<(u64, Class), Link>>,
     /// Highest identity seen of each other member: an older one is a rolled-back disk.
     seen: Mutex<HashMap<u64, ([u8; 16], u64)>>,
@@ -156,6 +159,7 @@ impl PeerHub {
             service: RwLock::default(),
             forward_handler: RwLock::default(),
             copy_handler: RwLock::default(),
+            range_handler: RwLock::default(),
             links: Mutex::default(),
             seen: Mutex::default(),
             breaks: Mutex::default(),
@@ -206,6 +210,13 @@ impl PeerHub {
     pub fn set_copy_handler(&self, group: &str, handler: Arc<dyn CopyHandler>) {
         if let Some(group) = self.0.group(group) {
             *group.copy_handler.write() = Some(handler);
+        }
+    }
+
+    /// Who serves stretches of the log of `group`.
+    pub(crate) fn set_range_handler(&self, group: &str, handler: Arc<dyn RangeHandler>) {
+        if let Some(group) = self.0.group(group) {
+            *group.range_handler.write() = Some(handler);
         }
     }
 
@@ -496,7 +507,7 @@ impl Group {
 fn chunk_bytes(class: Class) -> usize {
     match class {
         Class::Control | Class::Rpc => SMALL_CHUNK_BYTES,
-        Class::Append | Class::Forward | Class::Snapshot => LARGE_CHUNK_BYTES,
+        Class::Append | Class::Forward | Class::Snapshot | Class::Repair => LARGE_CHUNK_BYTES,
     }
 }
 

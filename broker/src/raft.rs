@@ -18,6 +18,7 @@ mod hand_over;
 mod network;
 mod proposal_gate;
 mod read_index;
+pub(crate) mod repair;
 mod role;
 mod service;
 mod takeover;
@@ -210,11 +211,13 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let raft = Raft::build(identity.node_id, config, network, log, state_machine)
             .await
             .map_err(|fatal| AdminError::Stopped(fatal.to_string()))?;
+        let fitness = Arc::new(Fitness::default());
         let takeover = Arc::new(Takeover {
             raft: raft.clone(),
             hub: Arc::clone(hub.hub()),
             group,
             preferred: options.preferred_leader,
+            fitness: Arc::clone(&fitness),
             streams: tokio_watch::Sender::new(0),
             state: parking_lot::Mutex::default(),
         });
@@ -223,7 +226,6 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
         raft.run();
-        let fitness = Arc::new(Fitness::default());
         let service: Arc<dyn GroupService> =
             Arc::new(Service { raft: raft.clone(), takeover, silence, fitness: Arc::clone(&fitness) });
         hub.set_service(&identity.group, Some(service));
@@ -373,6 +375,43 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             Ok(to) => tracing::info!(group = self.group(), to, "leadership handed over"),
             Err(error) => tracing::warn!(group = self.group(), %error, "leadership not handed over"),
         }
+    }
+
+    /// Tells whether this replica's log is whole. One that is not does not stand for election and is not handed
+    /// leadership; if it leads, it hands over on the spot to somebody who would lead. It goes on voting and taking
+    /// entries, since the end of its log is certain.
+    pub async fn set_complete(&self, complete: bool) {
+        let before = self.0.fitness.has(Unfit::Damaged);
+        self.set_unfit(Unfit::Damaged, !complete);
+        self.0.raft.runtime_config().elect(complete);
+        if complete {
+            self.0.raft.runtime_config().heartbeat(true);
+            if before {
+                tracing::info!(group = self.group(), "log is whole again");
+            }
+            return;
+        }
+        let server = self.0.raft.server_metrics().borrow_watched().clone();
+        if !server.state.is_leader() {
+            return;
+        }
+        for voter in server.membership_config.voter_ids().filter(|voter| *voter != self.node_id()) {
+            if watch::would_lead(self.0.hub.hub(), self.group(), voter).await != Ok(true) {
+                continue;
+            }
+            match self.0.hand_over.to(Some(voter), Urgency::Calm).await {
+                Ok(to) => return tracing::warn!(group = self.group(), to, "log is damaged: leadership handed over"),
+                Err(error) => tracing::warn!(group = self.group(), to = voter, %error, "leadership not handed over"),
+            }
+        }
+        tracing::warn!(group = self.group(), "log is damaged, and nobody else would lead");
+    }
+
+    /// Stops leading, although nobody else can: no copy of the log is whole. Heartbeats end, and with them the lease
+    /// and the open gates.
+    pub(crate) fn stand_still(&self) {
+        self.0.raft.runtime_config().elect(false);
+        self.0.raft.runtime_config().heartbeat(false);
     }
 
     /// Adds a member that receives the log and does not vote. Returns when the change is committed; watch

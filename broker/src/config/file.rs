@@ -135,6 +135,10 @@ pub(super) struct Storage {
     pub(super) runtime_dir: Option<PathBuf>,
     #[serde(deserialize_with = "unit::bytes")]
     pub(super) cold_read_rate: u64,
+    #[serde(deserialize_with = "unit::bytes")]
+    pub(super) scrub_rate: u64,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) scrub_interval: Duration,
 }
 
 impl Default for Storage {
@@ -151,6 +155,8 @@ impl Default for Storage {
             ballast_bytes: 256 << 20,
             runtime_dir: None,
             cold_read_rate: 256 << 20,
+            scrub_rate: 16 << 20,
+            scrub_interval: Duration::from_secs(24 * 3_600),
         }
     }
 }

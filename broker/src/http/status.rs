@@ -125,6 +125,45 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// What the log holds, once the replica runs.
     pub log: Option<LogStatus>,
+    /// Parts of this replica's log that are damaged and not repaired yet. While there is one it does not lead.
+    #[serde(default)]
+    pub damaged: Vec<DamageStatus>,
+    /// Why the repair has not succeeded yet, or what the start waits for.
+    #[serde(default)]
+    pub repair_error: Option<String>,
+    /// No member has a good copy of what is damaged: the group stands still until a person acts.
+    #[serde(default)]
+    pub damaged_everywhere: bool,
+    /// Damaged ranges repaired from peers since the start of the process.
+    #[serde(default)]
+    pub repaired_ranges: u64,
+    /// How re-reading the log from the disk goes, unless it is switched off.
+    #[serde(default)]
+    pub scrub: Option<ScrubStatus>,
+}
+
+/// A damaged part of a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamageStatus {
+    /// The segment's file.
+    pub file: String,
+    /// First damaged position.
+    pub from: u64,
+    /// End of the damage, as far as it is known.
+    pub to: u64,
+    /// What was found.
+    pub found: String,
+}
+
+/// Passes over the sealed segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// When the present pass began, in milliseconds since 1970.
+    pub pass_started_ms: Option<u64>,
+    /// When the last complete pass ended.
+    pub last_pass_ms: Option<u64>,
+    /// Damaged places found since the start of the process.
+    pub faults: u64,
 }
 
 /// How full a disk is.

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use raft_store::{ClusterId, FlushMode, LogView, Member, Pace, ReadBudget, Recovered};
+use parking_lot::Mutex;
+use raft_store::{
+    ClusterId, FlushMode, LogPosition, LogView, Member, Pace, ReadBudget, Recovered, ScrubOptions, StoppedStore,
+};
 use remoting::Handler;
 use tokio::sync::watch;
 
@@ -14,8 +17,9 @@ use crate::config::{
     BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, NodeOptions, RaftOptions, StorageOptions,
 };
 use crate::disk::DiskWatch;
-use crate::peer::{GroupIdentity, PeerHub};
+use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
+use crate::raft::repair::{Peers, Ranges, Repairer, repair_stopped};
 use crate::raft::{CatchUpRate, GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig, Unfit};
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::retention::GroupRetention;
@@ -45,6 +49,8 @@ pub(super) struct NodeGroup {
     running: OnceLock<Running>,
     /// Turns true when `running` is there.
     started: watch::Sender<bool>,
+    /// Why the start waits for a repair.
+    repairing: Mutex<Option<String>>,
 }
 
 /// The parts of a replica that runs.
@@ -57,6 +63,7 @@ pub(super) struct Running {
     pub(super) recovered: Recovered,
     pub(super) disk: DiskWatch,
     pub(super) retention: Arc<GroupRetention>,
+    pub(super) repairer: Repairer,
     control: StoreControl,
     hub: PeerHub,
 }
@@ -68,6 +75,7 @@ impl NodeGroup {
             late: Arc::new(LateHandler::default()),
             running: OnceLock::new(),
             started: watch::Sender::new(false),
+            repairing: Mutex::default(),
         }
     }
 
@@ -135,6 +143,9 @@ impl NodeGroup {
             store.control.clone(),
             store.store.clone(),
         );
+        context.hub.set_range_handler(self.name(), Ranges::running(log.view.clone()));
+        let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(&context));
+        self.repairing.lock().take();
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
         let disk =
             DiskWatch::start(self.dir(&context.node.data_dir), context.storage.disk, log.view.is_short_of_room());
@@ -171,6 +182,7 @@ impl NodeGroup {
             recovered,
             disk,
             retention: Arc::new(retention),
+            repairer,
             control: store.control,
             hub: context.hub.clone(),
         };
@@ -213,10 +225,35 @@ impl NodeGroup {
         };
         // What a command changes is on disk before it is acknowledged, whatever the flush mode.
         log_options.must_sync = |payload| payload.first() == Some(&COMMAND_MAGIC);
+        // A group of one has nobody to repair it.
+        log_options.repaired = self.options.members.len() > 1;
+        log_options.scrub = (context.storage.scrub_rate > 0).then_some(ScrubOptions {
+            bytes_per_second: context.storage.scrub_rate,
+            interval: context.storage.scrub_interval,
+        });
         let hot_log_bytes = log_options.maps_hot as u64 * log_options.segment_bytes;
         let mut store_options = StoreOptions::new(&dir, context.cluster.id, hot_log_bytes);
         store_options.delay_levels = context.broker.delay_levels.clone();
         store_options.open_files_max = context.derived_files_max;
+        let mut repaired = None;
+        loop {
+            let error = match self.open(log_options.clone(), store_options.clone(), holds.clone()).await {
+                Err(StartError::Log { source, .. }) if log_options.repaired => source,
+                opened => return opened,
+            };
+            let base = StoppedStore::damaged_segment(&error).filter(|base| Some(*base) != repaired);
+            let Some(base) = base else { return Err(StartError::Log { group: self.name().to_owned(), source: error }) };
+            self.repair(context, &log_options, base, &error).await?;
+            repaired = Some(base);
+        }
+    }
+
+    async fn open(
+        &self,
+        log_options: raft_store::Options,
+        store_options: StoreOptions,
+        holds: Holds,
+    ) -> Result<(raft_store::Opened<TypeConfig>, crate::state_machine::Opened), StartError> {
         let group = self.name().to_owned();
         let opened = tokio::task::spawn_blocking(move || {
             let log = raft_store::open::<TypeConfig>(log_options)
@@ -239,6 +276,54 @@ impl NodeGroup {
                 return;
             }
         }
+    }
+
+    /// Fetches what keeps the log from starting from the other members. There is no Raft meanwhile, so this replica
+    /// neither votes nor leads.
+    async fn repair(
+        &self,
+        context: &Context,
+        options: &raft_store::Options,
+        base: LogPosition,
+        error: &raft_store::Error,
+    ) -> Result<(), StartError> {
+        tracing::error!(group = self.name(), %error, "log is damaged: asking the other members for what is missing");
+        *self.repairing.lock() = Some(error.to_string());
+        let failed = |source| StartError::Log { group: self.name().to_owned(), source };
+        let store = StoppedStore::open(options).map_err(failed)?;
+        let identity = GroupIdentity {
+            group: self.name().to_owned(),
+            node_id: self.options.own_id,
+            store_uuid: store.store_uuid(),
+            start_counter: store.start_counter(),
+        };
+        let addresses = self.options.members.iter().map(|member| {
+            let address = PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() };
+            (member.id, address)
+        });
+        context.hub.add_group(identity, addresses.collect());
+        let note = |error: &raft_store::Error| {
+            let text = error.to_string();
+            let before = self.repairing.lock().replace(text.clone());
+            if before.as_ref() != Some(&text) {
+                tracing::warn!(group = self.name(), error = text, "not repaired yet");
+            }
+        };
+        let result = repair_stopped(store, base, &self.peers(context), note).await;
+        context.hub.remove_group(self.name());
+        let repaired = result.map_err(failed)?;
+        tracing::info!(group = self.name(), ?repaired, "log is repaired");
+        Ok(())
+    }
+
+    fn peers(&self, context: &Context) -> Peers {
+        let members = self.options.members.iter().map(|member| member.id);
+        Peers::new(context.hub.clone(), self.name(), self.options.own_id, members)
+    }
+
+    /// Why the start waits for a repair, if it does.
+    pub(super) fn repairing(&self) -> Option<String> {
+        self.repairing.lock().clone()
     }
 
     /// Tells the name servers whenever the role changes.
@@ -295,6 +380,7 @@ impl NodeGroup {
         if *running.log.is_short_of_room().borrow() {
             running.log.stop_waiting_for_room();
         }
+        running.repairer.shutdown().await;
         running.raft.shutdown().await;
         // The port holds handlers, which hold the group, which holds the port.
         running.hub.remove_group(self.name());

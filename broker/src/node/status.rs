@@ -10,8 +10,8 @@ use super::Shared;
 use super::group::NodeGroup;
 use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, MetricsText, NodeState,
-    NodeStatus, ReplicaRole, RetentionStatus,
+    Admin, AdminError, DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, MetricsText,
+    NodeState, NodeStatus, ReplicaRole, RetentionStatus, ScrubStatus,
 };
 use crate::raft::{self, GroupMetrics, Role};
 
@@ -150,6 +150,11 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         disk: None,
         members: configured().collect(),
         log: None,
+        damaged: Vec::new(),
+        repair_error: group.repairing(),
+        damaged_everywhere: false,
+        repaired_ranges: 0,
+        scrub: None,
     };
     let Some(running) = group.running() else { return status };
     status.disk = Some(disk_status(*running.disk.subscribe().borrow()));
@@ -164,6 +169,15 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         Role::Follower { leader: Some(_), .. } => ReplicaRole::Follower,
         Role::Follower { leader: None, .. } => ReplicaRole::Electing,
     };
+    let repair = running.repairer.status();
+    status.damaged = repair.damaged.iter().map(damage_status).collect();
+    (status.repair_error, status.damaged_everywhere) = (repair.last_error, repair.hopeless);
+    status.repaired_ranges = repair.repaired_ranges;
+    status.scrub = running.log.scrub().map(|scrub| ScrubStatus {
+        pass_started_ms: scrub.pass_started_ms,
+        last_pass_ms: scrub.last_pass_ms,
+        faults: scrub.faults,
+    });
     if *running.log.health().borrow() != raft_store::Health::Good {
         status.role = ReplicaRole::Failed;
     }
@@ -200,6 +214,15 @@ fn disk_status(disk: DiskState) -> DiskStatus {
         total_bytes: disk.space.map_or(0, |space| space.total_bytes),
         free_bytes: disk.space.map_or(0, |space| space.free_bytes),
         refusal: disk.refusal(),
+    }
+}
+
+fn damage_status(range: &raft_store::DamagedRange) -> DamageStatus {
+    DamageStatus {
+        file: range.file.display().to_string(),
+        from: range.from.get(),
+        to: range.to.get(),
+        found: range.found.clone(),
     }
 }
 
@@ -280,10 +303,28 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     counter("gantry_retention_dropped_segments_total", "Segments dropped by retention.", &|r| {
         r.retention.figures().dropped
     });
+    counter("gantry_log_repaired_ranges_total", "Damaged ranges fetched from other members.", &|r| {
+        r.repairer.status().repaired_ranges
+    });
+    counter("gantry_log_repaired_bytes_total", "Their bytes.", &|r| r.repairer.status().repaired_bytes);
+    let scrub = |r: &super::group::Running| r.log.scrub().unwrap_or_default();
+    counter("gantry_scrub_bytes_total", "Bytes of sealed segments re-read from the disk.", &|r| scrub(r).bytes);
+    counter("gantry_scrub_segments_total", "Sealed segments compared with their digests.", &|r| scrub(r).segments);
+    counter("gantry_scrub_faults_total", "Damaged places found by scrubbing.", &|r| scrub(r).faults);
     counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
     let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
     for (name, running) in running() {
         syncs.times(&[("group", name)], &running.log.sync_times());
+    }
+    let mut damaged = metrics.gauge("gantry_log_damaged_ranges", "Damaged ranges that are not repaired yet.");
+    for (name, running) in running() {
+        damaged.sample(&[("group", name)], running.repairer.status().damaged.len());
+    }
+    let mut passes = metrics.gauge("gantry_scrub_last_pass_timestamp_seconds", "When the last complete pass ended.");
+    for (name, running) in running() {
+        if let Some(ended) = running.log.scrub().and_then(|scrub| scrub.last_pass_ms) {
+            passes.sample(&[("group", name)], ended / 1_000);
+        }
     }
     let mut clients = metrics.gauge("gantry_clients", "Connected clients, once in each of their groups.");
     for (name, running) in running() {

@@ -71,6 +71,8 @@ pub(crate) enum Kind {
     DeathNotice = 23,
     /// A question whether a replica would take over the lead.
     WouldLead = 24,
+    /// A stretch of the log is asked for, to repair the asker's.
+    FetchRange = 25,
     /// A client request for the leader.
     Forward = 32,
     /// The same, and nobody waits for an answer.
@@ -99,6 +101,7 @@ impl Kind {
             22 => Self::Snapshot,
             23 => Self::DeathNotice,
             24 => Self::WouldLead,
+            25 => Self::FetchRange,
             32 => Self::Forward,
             33 => Self::ForwardOneway,
             34 => Self::CopyClientTable,

@@ -34,6 +34,8 @@ pub(crate) enum Class {
     Forward = 4,
     /// Snapshots of a group.
     Snapshot = 5,
+    /// Stretches of the log of a group, for a replica that is damaged.
+    Repair = 6,
 }
 
 impl Class {
@@ -44,6 +46,7 @@ impl Class {
             3 => Self::Rpc,
             4 => Self::Forward,
             5 => Self::Snapshot,
+            6 => Self::Repair,
             _ => return None,
         })
     }

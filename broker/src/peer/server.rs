@@ -11,6 +11,7 @@ use super::frame::{Envelope, Frame, FrameWriter, Kind, put_text};
 use super::handshake::{Class, Greeting};
 use super::link::put_failure;
 use super::outbox::Outbox;
+use super::range;
 use super::service::Answer;
 use super::stream::PeerStream;
 use super::{Group, HANDSHAKE_TIMEOUT, Hub, chunk_bytes};
@@ -166,7 +167,8 @@ fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Ref
     if theirs.identity.node_id != sender {
         return Err(format!("greeting of node {} comes from node {sender}", theirs.identity.node_id).into());
     }
-    if hello.class != Class::Forward && group.service().is_none() {
+    let needs_replica = !matches!(hello.class, Class::Forward | Class::Repair);
+    if needs_replica && group.service().is_none() {
         return Err(not_now());
     }
     group.remember(&theirs.identity)?;
@@ -266,6 +268,21 @@ fn dispatch(
             hub.spawn(async move {
                 let copy = handler.copy(frame.tail).await;
                 answer(&outbox, &envelope, frame.sequence, Answer { tail: vec![copy], ..Answer::default() });
+            });
+        }
+        Kind::FetchRange => {
+            let (from, to) = range::request(&frame)?;
+            let handler = group.range_handler.read().clone();
+            let (outbox, envelope, sequence) = (Arc::clone(outbox), envelope.clone(), frame.sequence);
+            let Some(handler) = handler else {
+                fail(&outbox, &envelope, sequence, false, "the log is not open yet");
+                return Ok(());
+            };
+            hub.spawn(async move {
+                match handler.fetch(from, to).await {
+                    Ok(found) => answer(&outbox, &envelope, sequence, range::encode(found)),
+                    Err(reason) => fail(&outbox, &envelope, sequence, false, &reason),
+                }
             });
         }
         Kind::Heartbeat

@@ -12,6 +12,8 @@ pub enum Unfit {
     DiskFull = 2,
     /// Its disk has taken too long to write just now.
     DiskSlow = 4,
+    /// Its log is damaged, and not repaired yet.
+    Damaged = 8,
 }
 
 /// The reasons that hold now. Other replicas ask before they hand leadership over.

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::fitness::Fitness;
+use super::fitness::{Fitness, Unfit};
 use super::takeover::{OpenStream, Takeover};
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire;
@@ -87,6 +87,9 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Service<SM> 
             }
             Kind::TransferLeader => {
                 let request = wire::transfer(&frame).map_err(text)?;
+                if self.fitness.has(Unfit::Damaged) && *request.to_node_id() == frame.envelope.target {
+                    return Err("this replica's log is damaged".to_owned());
+                }
                 let response = self.raft.handle_transfer_leader(request).await.map_err(text)?;
                 wire::put_transfer_response(out, &response);
             }

@@ -22,6 +22,7 @@ use openraft::storage::RaftStateMachine;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::fitness::{Fitness, Unfit};
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire::{self, DeathNotice};
 use crate::peer::frame::Kind;
@@ -41,6 +42,8 @@ pub(super) struct Takeover<SM: RaftStateMachine<TypeConfig, SnapshotData = Snaps
     pub(super) hub: Arc<Hub>,
     pub(super) group: Arc<Group>,
     pub(super) preferred: Option<u64>,
+    /// A replica whose log is damaged tells no log, so that another one is chosen.
+    pub(super) fitness: Arc<Fitness>,
     /// Append streams that are still being read.
     pub(super) streams: watch::Sender<usize>,
     pub(super) state: Mutex<State>,
@@ -168,7 +171,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
 
     /// Tells the other voters and takes in what they answer.
     async fn announce(self: Arc<Self>, vote: VoteMark) {
-        let last_log = self.settled_last_log().await;
+        let last_log = self.settled_last_log().await.filter(|_| !self.fitness.has(Unfit::Damaged));
         {
             let mut state = self.state.lock();
             if state.proof != Some(vote) {
@@ -244,6 +247,9 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
             successor
         };
         let group = self.group.identity.group.clone();
+        if successor == metrics.id && self.fitness.has(Unfit::Damaged) {
+            return tracing::warn!(group, "called to lead with a damaged log: somebody else must");
+        }
         tracing::info!(group, term = vote.term, successor, "a majority saw the leader gone");
         let raft = self.raft.clone();
         self.hub.spawn(async move {

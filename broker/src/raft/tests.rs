@@ -1,6 +1,7 @@
 //! Replicas of one process over loopback: replication, takeover, transfer, membership.
 
 pub(crate) mod cluster;
+mod repair;
 pub(crate) mod stores;
 
 use std::collections::BTreeSet;

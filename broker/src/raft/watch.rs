@@ -236,7 +236,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
     }
 }
 
-async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<bool, String> {
+pub(super) async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<bool, String> {
     let link = hub.link(group, to, Class::Rpc).map_err(|error| error.to_string())?;
     let answer =
         link.ask(Kind::WouldLead, &[], Vec::new(), WOULD_LEAD_TIMEOUT).await.map_err(|error| error.to_string())?;

@@ -53,7 +53,7 @@ fn sealed_segments_get_the_same_digests_on_every_replica() {
     for disk in &disks {
         soon("digests", || (0..2).all(|number| kind(disk, number) == FooterSeen::Digests));
     }
-    stores.map(Store::close);
+    stores.into_iter().for_each(Store::close);
     for number in 0..2 {
         assert!(disks[0].contents(&segment_name(number)) == disks[1].contents(&segment_name(number)));
     }
