@@ -244,6 +244,9 @@ struct Judge {
     limits: StallLimits,
     slow_until: Option<Instant>,
     warned: Option<Instant>,
+    last_look: Option<Instant>,
+    /// Calls are timed from here on: before, this process did not run.
+    counted_from: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -256,11 +259,17 @@ enum Verdict {
 
 impl Judge {
     fn new(limits: StallLimits) -> Self {
-        Self { limits, slow_until: None, warned: None }
+        Self { limits, slow_until: None, warned: None, last_look: None, counted_from: None }
     }
 
     fn look(&mut self, now: Instant, oldest: Option<Instant>) -> (Pace, Verdict) {
-        let age = oldest.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        // Whoever looks this late was stopped, and with it whoever waits for the disk: that is not the disk's fault.
+        if self.last_look.is_some_and(|last| now.saturating_duration_since(last) > self.limits.warn) {
+            self.counted_from = Some(now);
+        }
+        self.last_look = Some(now);
+        let since = oldest.map(|since| self.counted_from.map_or(since, |from| since.max(from)));
+        let age = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         if age >= self.limits.slow {
             self.slow_until = Some(now + SLOW_FOR * self.limits.slow);
         }
@@ -407,9 +416,36 @@ mod tests {
             (57, Some(38), Pace::Slow, Verdict::Fine),
             (58, Some(38), Pace::Slow, Verdict::Dead),
         ];
+        let mut clock = start;
         for (now, oldest, pace, verdict) in steps {
-            assert_eq!((pace, verdict), judge.look(at(now), oldest.map(at)), "at {now} s");
+            let mut last = None;
+            while clock <= at(now) {
+                let looked = judge.look(clock, oldest.map(at).filter(|since| *since <= clock));
+                // A warning is given once, at one of the looks since the last step.
+                let warned = last.is_some_and(|(_, verdict)| verdict == Verdict::Warn);
+                last = Some(if warned && looked.1 == Verdict::Fine { (looked.0, Verdict::Warn) } else { looked });
+                clock += Duration::from_millis(250);
+            }
+            assert_eq!(Some((pace, verdict)), last, "at {now} s");
         }
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_does_not_blame_its_disk() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut judge = Judge::new(StallLimits::default());
+        assert_eq!((Pace::Normal, Verdict::Fine), judge.look(at(0), Some(at(0))));
+        // Half a minute of nothing, with a sync under way.
+        for millis in [30_000, 30_250, 30_500, 30_750] {
+            assert_eq!((Pace::Normal, Verdict::Fine), judge.look(at(millis), Some(at(0))), "at {millis} ms");
+        }
+        // From then on it counts.
+        let mut now = 31_000;
+        while judge.look(at(now), Some(at(0))).1 != Verdict::Dead {
+            now += 250;
+        }
+        assert_eq!(50_000, now);
     }
 
     #[test]

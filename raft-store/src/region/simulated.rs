@@ -101,13 +101,17 @@ impl SimulatedDisk {
         self.shared.faults.lock().create = fail;
     }
 
-    /// Waits until a file cannot be created for want of room.
-    pub(crate) fn wait_for_refused_create(&self, name: &str) {
+    /// Waits until a file cannot be created for want of room. Whether that happened within a long time.
+    pub(crate) fn wait_for_refused_create(&self, name: &str) -> bool {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let mut faults = self.shared.faults.lock();
         while !faults.refused.iter().any(|refused| refused == name) {
-            self.shared.changed.wait(&mut faults);
+            if self.shared.changed.wait_until(&mut faults, until).timed_out() {
+                return false;
+            }
         }
         faults.refused.clear();
+        true
     }
 
     /// From now on no file can be created, and not for want of room.

@@ -71,7 +71,7 @@ fn a_full_disk_is_not_taken_for_a_broken_one() {
     disk.fail_creates(true);
     let store = open_at(&disk, probing(), "boot").unwrap();
     for _ in 0..2 {
-        disk.wait_for_refused_create(PROBE);
+        assert!(disk.wait_for_refused_create(PROBE), "nothing is tried any more");
     }
     assert_eq!(Health::Good, *store.view.health().borrow());
 }
