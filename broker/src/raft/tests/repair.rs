@@ -242,8 +242,8 @@ async fn a_leader_that_finds_damage_by_a_read_hands_over_and_repairs_itself() {
     let mut role = nodes.running[&leader].raft.role();
     soon("hand-over", role.wait_for(|role| role.term() > term)).await.unwrap();
     assert!(nodes.records(leader, 1) == nodes.records(leader % 3 + 1, 1));
-    // And the first entry of the next leader.
-    assert!(nodes.read_all(leader).await.unwrap() > entries);
+    // And by now perhaps the first entry of the next leader.
+    assert!(nodes.read_all(leader).await.unwrap() >= entries);
     let status = nodes.running[&leader].repairer.status();
     assert_eq!((1, 1088, None), (status.repaired_ranges, status.repaired_bytes, status.last_error));
     // It may lead again.
