@@ -20,7 +20,7 @@ use protocol::body::{ConsumeFromWhere, ConsumeType, MessageModel};
 use protocol::{GroupName, TopicName};
 
 pub use self::copy::TableCopy;
-use crate::processor::filter::TagFilter;
+use crate::processor::filter::MessageFilter;
 
 /// One topic a consumer group reads, and what of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Subscription {
     /// Grows when the client changes the subscription; some clients count milliseconds, some nanoseconds.
     pub version: i64,
     /// What the expression means; `None` when this broker cannot evaluate it.
-    pub filter: Option<TagFilter>,
+    pub filter: Option<MessageFilter>,
 }
 
 /// What a heartbeat says about one consumer group of the client.

@@ -66,7 +66,7 @@ use crate::sequencer::Sequencer;
 use crate::state_machine::{StateMachine, StateReader};
 use crate::store::{ArrivalListener, MessageStore};
 
-pub use self::filter::TagFilter;
+pub use self::filter::{MessageFilter, SqlFilter};
 
 /// What an operator sets about one group.
 #[derive(Debug, Clone)]

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use protocol::TopicName;
 use tokio::sync::Notify;
 
-use crate::processor::filter::TagFilter;
+use crate::processor::filter::MessageFilter;
 
 /// How many requests may wait.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ pub struct Wait {
     /// The queue offset wanted; a message below it wakes nobody.
     pub queue_offset: u64,
     /// The tags wanted.
-    pub filter: TagFilter,
+    pub filter: MessageFilter,
     /// When the wait ends at the latest.
     pub deadline: Instant,
     /// The connection that the request came in on; `None` for one that came from another node.
@@ -154,10 +154,9 @@ impl<T> PullHold<T> {
         let ready: Vec<HoldId> = waiting
             .iter()
             .filter(|id| {
-                inner
-                    .parked
-                    .get(id)
-                    .is_some_and(|parked| parked.wait.queue_offset < max_offset && parked.wait.filter.passes(tags_code))
+                inner.parked.get(id).is_some_and(|parked| {
+                    parked.wait.queue_offset < max_offset && parked.wait.filter.may_pass(tags_code)
+                })
             })
             .copied()
             .collect();

@@ -21,7 +21,7 @@ pub(crate) mod reput;
 #[cfg(test)]
 mod tests;
 
-pub use commit_log::{KeyQueryOutcome, MessageStore, PullLimits, PullOutcome, PullStatus, TimeBoundary};
+pub use commit_log::{KeyQueryOutcome, MessageStore, PullFilter, PullLimits, PullOutcome, PullStatus, TimeBoundary};
 pub use consume_queue::QueueEntry;
 pub use error::{Error, Result};
 pub use inspect::{DerivedCheck, DerivedFinding};

@@ -14,11 +14,11 @@ use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
 use remoting::Responder;
 
 use super::answer::{Failure, Outcome, not_proposed};
-use super::filter::{self, FilterError, TagFilter};
+use super::filter::{self, FilterError, MessageFilter};
 use super::offset_buffer::Key;
 use super::send::wire_offset;
 use super::{Group, now};
-use crate::client_table::SubscriptionLookup;
+use crate::client_table::{Subscription, SubscriptionLookup};
 use crate::forward::{PULL_PATIENCE, Place, Source};
 use crate::pull_hold::Wait;
 use crate::state_machine::{Command, GroupConfig};
@@ -43,9 +43,10 @@ pub(crate) struct PullTask {
     queue_offset: i64,
     messages_max: usize,
     bytes_max: usize,
-    filter: TagFilter,
-    /// The expression behind `filter`, for a replica that does not know this client.
+    filter: MessageFilter,
+    /// The expression behind `filter` and its kind, for a replica that does not know this client.
     expression: String,
+    expression_type: String,
 }
 
 /// A parked pull.
@@ -250,11 +251,10 @@ impl Group {
     }
 
     fn read_queue(&self, task: &PullTask) -> Result<PullOutcome, Failure> {
-        let filter = |tags_code| task.filter.passes(tags_code);
         let (messages_max, bytes_max) = (task.messages_max, task.bytes_max);
         self.0
             .store
-            .get_messages(&task.topic, task.queue_id, task.queue_offset, messages_max, bytes_max, &filter)
+            .get_messages(&task.topic, task.queue_id, task.queue_offset, messages_max, bytes_max, &task.filter)
             .map_err(|error| Failure::error(format!("reading the queue: {error}")))
     }
 
@@ -282,7 +282,7 @@ impl Group {
                 ),
             )
         })?;
-        let (filter, expression) = self.filter_of(header, group.as_deref())?;
+        let (filter, expression, expression_type) = self.filter_of(header, group.as_deref())?;
         let bytes_max = header.max_msg_bytes.and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
         Ok(PullTask {
             group: header.group.clone(),
@@ -293,14 +293,19 @@ impl Group {
             bytes_max: bytes_max.unwrap_or(ANSWER_BYTES_DEFAULT).min(ANSWER_BYTES_MAX),
             filter,
             expression,
+            expression_type,
         })
     }
 
-    fn filter_of(&self, header: &PullRequest, group: Option<&GroupConfig>) -> Result<(TagFilter, String), Failure> {
+    fn filter_of(
+        &self,
+        header: &PullRequest,
+        group: Option<&GroupConfig>,
+    ) -> Result<(MessageFilter, String, String), Failure> {
         if header.has_subscription() {
             let expression = header.subscription.clone().unwrap_or_default();
             let filter = filter::parse(&expression, header.expression_type.as_deref()).map_err(filter_failure)?;
-            return Ok((filter, expression));
+            return Ok((filter, expression, header.expression_type.clone().unwrap_or_default()));
         }
         let refused = |code, remark: &str| Failure::refused(code, remark);
         let (model, subscription) = match self.0.clients.subscription(&header.group, &header.topic) {
@@ -321,11 +326,13 @@ impl Group {
         if subscription.version < header.sub_version {
             return Err(refused(ResponseCode::SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"));
         }
-        let filter = subscription
-            .filter
-            .clone()
-            .ok_or_else(|| filter_failure(FilterError::UnsupportedKind(subscription.expression_type.clone())))?;
-        Ok((filter, subscription.expression.clone()))
+        let Subscription { expression, expression_type, .. } = &*subscription;
+        let filter = match &subscription.filter {
+            Some(filter) => filter.clone(),
+            // What the client's heartbeat said has been kept, and why it is of no use can be said again.
+            None => filter::parse(expression, Some(expression_type)).map_err(filter_failure)?,
+        };
+        Ok((filter, expression.clone(), expression_type.clone()))
     }
 
     fn commit_on_the_way(&self, task: &PullTask, commit_offset: i64) {
@@ -387,7 +394,7 @@ fn certain_pull(request: &RemotingCommand, task: &PullTask) -> RemotingCommand {
     let mut question = request.clone();
     question.ext.push_display("sysFlag", PullSysFlag::SUBSCRIPTION);
     question.ext.push("subscription", &task.expression);
-    question.ext.push("expressionType", "TAG");
+    question.ext.push("expressionType", &task.expression_type);
     question
 }
 

@@ -8,7 +8,7 @@ use protocol::{RemotingCommand, ResponseCode};
 use super::Group;
 use super::answer::{Failure, Outcome, success};
 use super::client::subscription_body;
-use super::filter::TagFilter;
+use super::filter::MessageFilter;
 use super::send::wire_offset;
 use crate::client_table::SubscriptionLookup;
 
@@ -90,7 +90,7 @@ impl Group {
             queue_data: entries
                 .iter()
                 .map(|entry| ConsumeQueueEntry {
-                    eval: filter.as_ref().is_some_and(|filter: &TagFilter| filter.passes(entry.tags_code)),
+                    eval: filter.as_ref().is_some_and(|filter: &MessageFilter| filter.may_pass(entry.tags_code)),
                     msg: None,
                     physical_offset: wire_offset(entry.physical_offset),
                     message_bytes: i32::try_from(entry.size).unwrap_or(i32::MAX),

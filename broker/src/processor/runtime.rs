@@ -114,7 +114,7 @@ impl Group {
             ("brokerPermission", "6".to_owned()),
             ("brokerRole", if is_leader { "SYNC_MASTER" } else { "SLAVE" }.to_owned()),
             ("defaultTopicQueueNums", settings.auto_create_queues.to_string()),
-            ("enablePropertyFilter", "false".to_owned()),
+            ("enablePropertyFilter", "true".to_owned()),
             ("listenPort", settings.client_addr.port().to_string()),
             ("longPollingEnable", "true".to_owned()),
             ("maxMessageSize", settings.message_bytes_max.to_string()),

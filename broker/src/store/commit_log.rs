@@ -142,7 +142,7 @@ impl MessageStore {
 
     /// Messages of a queue from `from_offset` on, as many as limits allow, and at least one if there is one.
     ///
-    /// `filter` is asked with each entry's tags code. At most [`PullLimits`], `messages_max` and `bytes_max` are
+    /// `filter` is asked about each entry, and about the message of each that may pass. At most [`PullLimits`], `messages_max` and `bytes_max` are
     /// returned, the first message excepted from the bytes.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl MessageStore {
         from_offset: i64,
         messages_max: usize,
         bytes_max: usize,
-        filter: &dyn Fn(i64) -> bool,
+        filter: &dyn PullFilter,
     ) -> Result<PullOutcome> {
         let queue = self.inner.table.queue(topic, queue_id);
         let (min_offset, max_offset) = queue.as_ref().map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
@@ -477,6 +477,25 @@ impl Inner {
     }
 }
 
+/// Which messages of a queue are wanted.
+///
+/// A closure over tags codes is one that knows nothing else.
+pub trait PullFilter {
+    /// Whether a message may pass whose queue entry has this tags code.
+    fn may_pass(&self, tags_code: i64) -> bool;
+
+    /// Whether the message passes whose record this is, given that it may.
+    fn passes(&self, _record: &[u8]) -> bool {
+        true
+    }
+}
+
+impl<F: Fn(i64) -> bool> PullFilter for F {
+    fn may_pass(&self, tags_code: i64) -> bool {
+        self(tags_code)
+    }
+}
+
 /// One pull under way.
 struct Pull<'a> {
     store: &'a Inner,
@@ -485,7 +504,7 @@ struct Pull<'a> {
     max_offset: u64,
     messages_max: usize,
     bytes_max: usize,
-    filter: &'a dyn Fn(i64) -> bool,
+    filter: &'a dyn PullFilter,
     out: BytesMut,
     messages: usize,
     removed: usize,
@@ -505,14 +524,17 @@ impl Pull<'_> {
                 break;
             }
             for entry in &entries {
-                if (self.filter)(entry.tags_code) {
+                if self.filter.may_pass(entry.tags_code) {
                     if !self.has_room(at, entry) {
                         return Ok(at);
                     }
-                    if self.store.copy_message(self.topic, self.queue_id, at, entry, &mut self.out)? {
+                    let before = self.out.len();
+                    if !self.store.copy_message(self.topic, self.queue_id, at, entry, &mut self.out)? {
+                        self.removed += 1;
+                    } else if self.filter.passes(&self.out[before..]) {
                         self.messages += 1;
                     } else {
-                        self.removed += 1;
+                        self.out.truncate(before);
                     }
                 }
                 at += 1;

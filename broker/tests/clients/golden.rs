@@ -258,13 +258,12 @@ async fn java_5_gets_the_answers_it_knows() {
     replay(
         "java-5.3.3.jsonl",
         expect![[r#"
-        PULL_MESSAGE(11) x16: same
-        PULL_MESSAGE(11) x3: 0 -> 1 (The broker does not support consumer to filter message by SQ)
+        PULL_MESSAGE(11) x21: same
         PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
+        PULL_MESSAGE(11) x1: 0 -> 23 (the expression is not understood at character 4: expected a )
         PULL_MESSAGE(11) x15: 0 -> 25 (the consumer's subscription not latest)
         PULL_MESSAGE(11) x1: 19 -> 21 (OFFSET_OVERFLOW_BADLY)
         PULL_MESSAGE(11) x12: 19 -> 25 (the consumer's subscription not latest)
-        PULL_MESSAGE(11) x3: 20 -> 1 (The broker does not support consumer to filter message by SQ)
         QUERY_MESSAGE(12) x3: same
         QUERY_MESSAGE(12) x1: 0 -> 22 (can not find message, maybe time range not correct)
         QUERY_CONSUMER_OFFSET(14) x40: same
@@ -284,8 +283,7 @@ async fn java_5_gets_the_answers_it_knows() {
         GET_CONSUMER_LIST_BY_GROUP(38) x39: same
         LOCK_BATCH_MQ(41) x3: same
         UNLOCK_BATCH_MQ(42) x2: same
-        CHECK_CLIENT_CONFIG(46) x1: 0 -> 1 (The broker does not support consumer to filter message by SQ)
-        CHECK_CLIENT_CONFIG(46) x1: 23 -> 1 (The broker does not support consumer to filter message by SQ)
+        CHECK_CLIENT_CONFIG(46) x2: same
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
         SEND_MESSAGE_V2(310) x40: same
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
@@ -319,13 +317,12 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
     replay(
         "java-5.3.3-binary.jsonl",
         expect![[r#"
-        PULL_MESSAGE(11) x11: same
-        PULL_MESSAGE(11) x3: 0 -> 1 (The broker does not support consumer to filter message by SQ)
+        PULL_MESSAGE(11) x16: same
         PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
+        PULL_MESSAGE(11) x1: 0 -> 23 (the expression is not understood at character 4: expected a )
         PULL_MESSAGE(11) x15: 0 -> 25 (the consumer's subscription not latest)
         PULL_MESSAGE(11) x1: 19 -> 21 (OFFSET_OVERFLOW_BADLY)
         PULL_MESSAGE(11) x9: 19 -> 25 (the consumer's subscription not latest)
-        PULL_MESSAGE(11) x3: 20 -> 1 (The broker does not support consumer to filter message by SQ)
         QUERY_MESSAGE(12) x3: same
         QUERY_MESSAGE(12) x1: 0 -> 22 (can not find message, maybe time range not correct)
         QUERY_CONSUMER_OFFSET(14) x36: same
@@ -345,8 +342,7 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
         GET_CONSUMER_LIST_BY_GROUP(38) x34: same
         LOCK_BATCH_MQ(41) x3: same
         UNLOCK_BATCH_MQ(42) x2: same
-        CHECK_CLIENT_CONFIG(46) x1: 0 -> 1 (The broker does not support consumer to filter message by SQ)
-        CHECK_CLIENT_CONFIG(46) x1: 23 -> 1 (The broker does not support consumer to filter message by SQ)
+        CHECK_CLIENT_CONFIG(46) x2: same
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
         SEND_MESSAGE_V2(310) x37: same
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
@@ -374,14 +370,13 @@ async fn java_4_gets_the_answers_it_knows() {
     replay(
         "java-4.9.8.jsonl",
         expect![[r#"
-        PULL_MESSAGE(11) x41: same
-        PULL_MESSAGE(11) x3: 0 -> 1 (The broker does not support consumer to filter message by SQ)
+        PULL_MESSAGE(11) x46: same
         PULL_MESSAGE(11) x2: 0 -> 19 (NO_MESSAGE_IN_QUEUE)
         PULL_MESSAGE(11) x1: 0 -> 19 (OFFSET_OVERFLOW_ONE)
         PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
+        PULL_MESSAGE(11) x1: 0 -> 23 (the expression is not understood at character 4: expected a )
         PULL_MESSAGE(11) x2: 19 -> 0 (FOUND)
         PULL_MESSAGE(11) x5: 19 -> 25 (the consumer's subscription not latest)
-        PULL_MESSAGE(11) x3: 20 -> 1 (The broker does not support consumer to filter message by SQ)
         PULL_MESSAGE(11) x2: 25 -> 0 (FOUND)
         PULL_MESSAGE(11) x1: 25 -> 17 (topic[%RETRY%j4_cg_adm] not exist, apply first please!
         See h)
@@ -406,8 +401,7 @@ async fn java_4_gets_the_answers_it_knows() {
         GET_CONSUMER_LIST_BY_GROUP(38) x26: same
         LOCK_BATCH_MQ(41) x3: same
         UNLOCK_BATCH_MQ(42) x1: same
-        CHECK_CLIENT_CONFIG(46) x1: 0 -> 1 (The broker does not support consumer to filter message by SQ)
-        CHECK_CLIENT_CONFIG(46) x1: 23 -> 1 (The broker does not support consumer to filter message by SQ)
+        CHECK_CLIENT_CONFIG(46) x2: same
         SEND_MESSAGE_V2(310) x34: same
         SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
         SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
@@ -430,12 +424,10 @@ async fn go_gets_the_answers_it_knows() {
         SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
         SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
         SEND_MESSAGE(10) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
-        PULL_MESSAGE(11) x30: same
-        PULL_MESSAGE(11) x2: 0 -> 1 (The broker does not support consumer to filter message by SQ)
+        PULL_MESSAGE(11) x34: same
         PULL_MESSAGE(11) x4: 0 -> 19 (NO_MESSAGE_IN_QUEUE)
         PULL_MESSAGE(11) x2: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
-        PULL_MESSAGE(11) x2: 20 -> 1 (The broker does not support consumer to filter message by SQ)
-        PULL_MESSAGE(11) x1: 27 -> 1 (The broker does not support consumer to filter message by SQ)
+        PULL_MESSAGE(11) x1: 27 -> 0 (FOUND)
         QUERY_CONSUMER_OFFSET(14) x32: same
         QUERY_CONSUMER_OFFSET(14) x1: 0 -> 22 (Not found, V3_0_6_SNAPSHOT maybe this group consumer boot fi)
         UPDATE_CONSUMER_OFFSET(15) x12: same

@@ -259,6 +259,34 @@ async fn every_form_of_a_send_is_understood() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_sql_expression_selects_by_properties() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.leader().await.client();
+    for number in 0..9 {
+        let properties = format!("a\u{1}{number}\u{2}TAGS\u{1}tag{}\u{2}", number % 2);
+        client.call(message("T", 0, &number.to_string(), &properties)).await;
+    }
+    settled(&client).await;
+    let sql = |expression: &str| {
+        pull("T", 0, 0, 4, 0).with_ext("expressionType", "SQL92").with_ext("subscription", expression)
+    };
+    let some = client.call(sql("a BETWEEN 3 AND 7 AND TAGS = 'tag1' OR a = 8")).await;
+    check(&some, 0, &[("nextBeginOffset", "9")]);
+    assert_eq!(bodies(&some), ["3", "5", "7", "8"]);
+    check(&client.call(sql("b = 1")).await, 20, &[("nextBeginOffset", "9")]);
+    // Java asks about its expression before it starts.
+    let check_config = |expression: &str| {
+        let body = format!(
+            r#"{{"clientId":"c","group":"g","subscriptionData":{{"topic":"T","subString":"{expression}","expressionType":"SQL92"}}}}"#
+        );
+        request(RequestCode::CHECK_CLIENT_CONFIG, &[]).with_body(body)
+    };
+    check(&client.call(check_config("a = 1")).await, 0, &[]);
+    check(&client.call(check_config("a = = 1")).await, 23, &[]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_pull_wakes_for_its_tag_and_only_for_it() {
     let cluster = Cluster::start(1).await;
     let node = cluster.leader().await;
@@ -303,8 +331,11 @@ async fn a_held_pull_wakes_for_its_tag_and_only_for_it() {
     check(&client.call(pull("T", 0, 0, 0, 0)).await, 0, &[]);
     check(&client.call(pull("T", 0, 0, 0, 0).with_ext("subVersion", 2)).await, 25, &[]);
     check(&client.call(pull("B", 0, 0, 0, 0)).await, 17, &[]);
-    let sql = pull("T", 0, 0, 4, 0).with_ext("expressionType", "SQL92").with_ext("subscription", "a = 1");
-    check(&client.call(sql).await, 1, &[]);
+    let sql = pull("T", 0, 0, 4, 0).with_ext("expressionType", "SQL92").with_ext("subscription", "a = ");
+    let refused = client.call(sql).await;
+    check(&refused, 23, &[]);
+    let expected = "the expression is not understood at character 5: expected a property or a value, found the end";
+    assert_eq!(refused.remark.as_deref(), Some(expected));
     cluster.stop().await;
 }
 

@@ -18,6 +18,7 @@ var pushing = []scenario{
 	{"push_broadcast", pushBroadcast},
 	{"push_orderly", pushOrderly},
 	{"push_tag_filter", pushTagFilter},
+	{"push_sql_filter", pushSQLFilter},
 	{"push_restart", pushRestart},
 	{"push_latency", pushLatency},
 }
@@ -176,6 +177,29 @@ func pushTagFilter(e *env) {
 	}
 	in := &inbox{}
 	e.member(e.name("g"), topic, "TagA || TagC", in)
+	in.awaitExactly(wanted, rebalanceLimit)
+}
+
+// Messages are selected by an expression over their properties, which the broker alone looks at.
+func pushSQLFilter(e *env) {
+	topic := e.topic("t", 4)
+	p := e.producer()
+	var wanted []string
+	for i := 0; i < 300; i++ {
+		m := message(topic, fmt.Sprintf("message %d", i))
+		if i%3 != 0 {
+			m.WithProperty("number", strconv.Itoa(i))
+		}
+		send(p, m)
+		if i%3 != 0 && i >= 100 && i <= 200 {
+			wanted = append(wanted, string(m.Body))
+		}
+	}
+	in := &inbox{}
+	c := e.pushConsumer(e.name("g"))
+	selector := consumer.MessageSelector{Type: consumer.SQL92, Expression: "number BETWEEN 100 AND 200"}
+	must(c.Subscribe(topic, selector, in.receive), "subscribing to "+topic)
+	must(c.Start(), "starting a push consumer")
 	in.awaitExactly(wanted, rebalanceLimit)
 }
 

@@ -18,6 +18,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -36,6 +37,7 @@ final class Pushing {
         scenarios.put("push_broadcast", Pushing::broadcast);
         scenarios.put("push_orderly", Pushing::orderly);
         scenarios.put("push_tag_filter", Pushing::tagFilter);
+        scenarios.put("push_sql_filter", Pushing::sqlFilter);
         scenarios.put("push_restart", Pushing::restart);
         scenarios.put("push_latency", Pushing::latency);
     }
@@ -229,6 +231,41 @@ final class Pushing {
         consumer.registerMessageListener(inbox.concurrently());
         consumer.start();
         inbox.awaitExactly(wanted, 60);
+    }
+
+    /** Messages are selected by an expression over their properties, which the broker alone looks at. */
+    private static void sqlFilter(Env env) throws Exception {
+        String topic = env.topic("t", 4);
+        DefaultMQProducer producer = env.producer();
+        List<String> wanted = new ArrayList<>();
+        for (int i = 0; i < 300; i++) {
+            Message message = message(topic, "message " + i);
+            message.setTags(i % 2 == 0 ? "even" : "odd");
+            if (i % 3 != 0) {
+                message.putUserProperty("number", Integer.toString(i));
+            }
+            sent(producer.send(message));
+            if (i % 3 != 0 && i >= 100 && i <= 200 && i % 2 == 0 || i == 7) {
+                wanted.add("message " + i);
+            }
+        }
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = env.pushConsumer(env.name("g"));
+        consumer.subscribe(topic, MessageSelector.bySql("(number BETWEEN 100 AND 200 AND TAGS = 'even') OR number IN ('7')"));
+        consumer.registerMessageListener(inbox.concurrently());
+        consumer.start();
+        inbox.awaitExactly(wanted, 60);
+
+        DefaultMQPushConsumer mistaken = env.pushConsumer(env.name("mistaken"));
+        mistaken.subscribe(topic, MessageSelector.bySql("number >>> 1"));
+        mistaken.registerMessageListener(new Inbox().concurrently());
+        try {
+            mistaken.start();
+        } catch (Exception e) {
+            check(String.valueOf(e).contains("at character"), "a wrong expression was refused with " + e);
+            return;
+        }
+        throw new AssertionError("a consumer started with an expression that means nothing");
     }
 
     /** A group that comes back goes on where it stopped: nothing again, nothing left out. */
