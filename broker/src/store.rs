@@ -1,7 +1,7 @@
 //! Derived files and reads: ConsumeQueue, IndexFile, reput, checkpoints.
 //!
-//! Everything here follows from the log. Files are never repaired: what does not agree with its checkpoint is built
-//! again by replaying the log into it.
+//! Everything here follows from the log. Files are never repaired: what does not agree with its checkpoint, to the last
+//! bit, is built again by replaying the log into it.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,7 @@ pub(crate) mod file_pool;
 mod inspect;
 pub(crate) mod key_index;
 pub(crate) mod log;
+pub(crate) mod queue_sums;
 pub(crate) mod queue_table;
 pub(crate) mod reput;
 

@@ -651,6 +651,30 @@ async fn derived_files_are_built_again_from_the_log() {
         std::fs::OpenOptions::new().write(true).open(queue_file(dir, 0)).unwrap().set_len(60).unwrap();
     })
     .await;
+    check_rebuild("one bit of a tags code damaged", |dir| {
+        let mut bytes = std::fs::read(queue_file(dir, 0)).unwrap();
+        bytes[20 + 19] ^= 1;
+        std::fs::write(queue_file(dir, 0), bytes).unwrap();
+    })
+    .await;
+    check_rebuild("first file cut short", |dir| {
+        let bytes = std::fs::read(queue_file(dir, 0)).unwrap();
+        std::fs::write(queue_file(dir, 0), &bytes[..bytes.len() - 7]).unwrap();
+    })
+    .await;
+    check_rebuild("two files swapped", |dir| {
+        let (first, second) = (std::fs::read(queue_file(dir, 0)).unwrap(), std::fs::read(queue_file(dir, 1)).unwrap());
+        std::fs::write(queue_file(dir, 0), second).unwrap();
+        std::fs::write(queue_file(dir, 1), first).unwrap();
+    })
+    .await;
+    check_rebuild("checksums deleted", |dir| {
+        let is_sums = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(".sums.");
+        let sums: Vec<PathBuf> = files(&dir.join("consumequeue")).into_iter().filter(is_sums).collect();
+        assert!(!sums.is_empty());
+        sums.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    })
+    .await;
     check_rebuild("last entry damaged", |dir| {
         let path = files(&dir.join("consumequeue/A/0")).pop().unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
@@ -689,8 +713,9 @@ async fn a_wrong_queue_entry_is_noticed_when_read_and_mended_by_the_next_start()
     let mut bytes = good.clone();
     bytes.copy_within(20..40, 0);
     bytes[11] += 1;
-    std::fs::write(&path, bytes).unwrap();
+    // Damage found at the start would be mended at once; this comes later.
     group.start().await;
+    std::fs::write(&path, bytes).unwrap();
     let error = group.store().get_messages("A", 0, 0, 32, 1 << 20, &|_| true).unwrap_err().to_string();
     assert!(error.contains("the entry of queue offset 0 names no message of this queue"), "{error}");
     group.stop().await;

@@ -12,7 +12,7 @@
 //! checkpoint is written only after everything below it is in the files and synced.
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bincode::{Decode, Encode};
 use parking_lot::Mutex;
 use raft_store::durable;
 
@@ -82,6 +83,17 @@ pub(crate) struct ConsumeQueue {
     tail: Mutex<Tail>,
 }
 
+/// A stretch of entries in one file, and the checksum of their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Stretch {
+    /// The first offset.
+    pub(crate) from: u64,
+    /// The offset after the last.
+    pub(crate) to: u64,
+    /// CRC-32 of the entries as they stand in the file.
+    pub(crate) crc: u32,
+}
+
 /// min_offset, first <= written <= first + entries.len() = max_offset
 #[derive(Debug, Default)]
 struct Tail {
@@ -90,6 +102,8 @@ struct Tail {
     entries: VecDeque<QueueEntry>,
     /// Entries below this offset are in the files.
     written: u64,
+    /// What has been written, one stretch for each file, oldest first.
+    stretches: Vec<Stretch>,
 }
 
 /// What a queue holds in memory.
@@ -120,6 +134,20 @@ pub(crate) struct UnsyncedFile {
     pub(crate) created: bool,
 }
 
+impl Tail {
+    /// `bytes`, entries from `from` to `to` of one file, have been written.
+    fn note_written(&mut self, from: u64, to: u64, bytes: &[u8], per_file: u64) {
+        match self.stretches.last_mut() {
+            Some(last) if last.to == from && last.from / per_file == from / per_file => {
+                let mut hasher = crc32fast::Hasher::new_with_initial(last.crc);
+                hasher.update(bytes);
+                *last = Stretch { from: last.from, to, crc: hasher.finalize() };
+            }
+            _ => self.stretches.push(Stretch { from, to, crc: crc32fast::hash(bytes) }),
+        }
+    }
+}
+
 impl ConsumeQueue {
     /// The queue below `dir`, holding `min_offset..max_offset` in its files.
     pub(crate) fn new(files: Arc<QueueFiles>, dir: PathBuf, min_offset: u64, max_offset: u64) -> Self {
@@ -131,7 +159,7 @@ impl ConsumeQueue {
             dir,
             min_offset: AtomicU64::new(min_offset),
             max_offset: AtomicU64::new(max_offset),
-            tail: Mutex::new(Tail { first: max_offset, entries: VecDeque::new(), written: max_offset }),
+            tail: Mutex::new(Tail { first: max_offset, written: max_offset, ..Tail::default() }),
         }
     }
 
@@ -166,6 +194,8 @@ impl ConsumeQueue {
             return Ok(());
         }
         file_nos.clone().for_each(|file_no| self.files.pool.forget_file(self.key(file_no)));
+        let per_file = self.files.entries_per_file;
+        self.tail.lock().stretches.retain(|stretch| stretch.from / per_file >= file_nos.end);
         let paths: Vec<PathBuf> = file_nos.map(|file_no| self.path(file_no)).collect();
         Ok(durable::remove_files(paths.iter().map(PathBuf::as_path))?)
     }
@@ -205,7 +235,9 @@ impl ConsumeQueue {
                 .map_err(|source| self.io("opening", file_no, source))?;
             file.write_all_at(now, in_file * ENTRY_BYTES).map_err(|source| self.io("writing", file_no, source))?;
             unsynced.push(UnsyncedFile { path: path(), created });
-            at += now.len() as u64 / ENTRY_BYTES;
+            let next = at + now.len() as u64 / ENTRY_BYTES;
+            self.tail.lock().note_written(at, next, now, self.files.entries_per_file);
+            at = next;
             rest = later;
         }
         self.tail.lock().written = at;
@@ -290,24 +322,48 @@ impl ConsumeQueue {
         Ok(low)
     }
 
-    /// Checks that the files hold what a checkpoint says: every entry is there, and the last one names
-    /// `last_physical_offset`.
-    pub(crate) fn matches(&self, last_physical_offset: u64) -> Result<bool> {
+    /// What the files hold, as of the last flush.
+    pub(crate) fn stretches(&self) -> Vec<Stretch> {
+        self.tail.lock().stretches.clone()
+    }
+
+    /// Checks that the files hold what was there when a checkpoint was made: every entry from the start of the queue to
+    /// its end, byte by byte as `stretches` has it, and the last one names `last_physical_offset`. If so, goes on from
+    /// there.
+    pub(crate) fn matches(&self, last_physical_offset: u64, stretches: &[Stretch]) -> Result<bool> {
         let (min, max) = (self.min_offset(), self.max_offset());
         if min == max {
             return Ok(true);
         }
         let per_file = self.files.entries_per_file;
-        for file_no in min / per_file..=(max - 1) / per_file {
-            let entries = if file_no == (max - 1) / per_file { (max - 1) % per_file + 1 } else { per_file };
-            match fs::metadata(self.path(file_no)) {
-                Ok(meta) if meta.len() >= entries * ENTRY_BYTES => {}
-                Ok(_) => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-                Err(error) => return Err(self.io("looking at", file_no, error)),
+        let kept: Vec<Stretch> = stretches.iter().filter(|stretch| stretch.to > min).copied().collect();
+        let mut at = min;
+        for stretch in &kept {
+            let in_one_file = stretch.from < stretch.to && stretch.from / per_file == (stretch.to - 1) / per_file;
+            let follows = stretch.from <= at && (stretch.from == at || at == min);
+            if !in_one_file || !follows || !self.holds(stretch)? {
+                return Ok(false);
             }
+            at = stretch.to;
         }
-        Ok(self.entry(max - 1)?.is_some_and(|entry| entry.physical_offset == last_physical_offset && entry.size > 0))
+        if at != max || self.entry(max - 1)?.is_none_or(|last| last.physical_offset != last_physical_offset) {
+            return Ok(false);
+        }
+        self.tail.lock().stretches = kept;
+        Ok(true)
+    }
+
+    fn holds(&self, stretch: &Stretch) -> Result<bool> {
+        let file_no = stretch.from / self.files.entries_per_file;
+        let mut bytes = vec![0; ((stretch.to - stretch.from) * ENTRY_BYTES) as usize];
+        let in_file = (stretch.from % self.files.entries_per_file) * ENTRY_BYTES;
+        // Not through the pool: each file is looked at once.
+        let read = File::open(self.path(file_no)).and_then(|file| file.read_exact_at(&mut bytes, in_file));
+        match read {
+            Ok(()) => Ok(crc32fast::hash(&bytes) == stretch.crc),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof) => Ok(false),
+            Err(error) => Err(self.io("reading", file_no, error)),
+        }
     }
 
     /// Closes its files.

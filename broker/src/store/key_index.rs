@@ -13,11 +13,12 @@
 //! checkpoint, and at a clean stop; its entries are appended. So indexing a key costs no system call of its own.
 //!
 //! `mark` says how far the index reached at the last checkpoint, and is written after everything below has been
-//! synced. A start trusts exactly that: entries behind it are cut, and the newest file's slots computed again from its
-//! entries. Any doubt, and the whole index is built again from the log.
+//! synced. It holds a checksum of each full file, and one of the entries of the newest. A start trusts exactly that:
+//! entries behind it are cut, and the newest file's slots computed again from its entries. Any doubt, and the whole
+//! index is built again from the log.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ const PENDING_BYTES_MAX: usize = 64 * 1024;
 const NAME_BYTES: usize = 17;
 
 const MARK: &str = "mark";
-const MARK_MAGIC: u32 = 0x474d_524b;
+const MARK_MAGIC: u32 = 0x474d_5232;
 
 /// Sizes of an index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,9 @@ struct FullFile {
     path: PathBuf,
     owner: u64,
     header: Header,
+    /// CRC-32 of the whole file, and of its entries.
+    crc: u32,
+    entries_crc: u32,
 }
 
 #[derive(Debug)]
@@ -90,6 +94,8 @@ struct ActiveFile {
     file: Arc<File>,
     header: Header,
     slots: Vec<u32>,
+    /// CRC-32 of the entries in the file.
+    entries_crc: crc32fast::Hasher,
     /// Encoded entries not yet in the file; the last of them has number `next_entry - 1`.
     pending: Vec<u8>,
 }
@@ -112,14 +118,17 @@ struct Mark {
 /// The files a mark vouches for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MarkedFiles {
-    /// Name of the oldest one.
-    oldest: String,
+    /// Name and CRC-32 of each but the newest, oldest first.
+    full: Vec<(String, u32)>,
     /// Name of the newest one.
     newest: String,
-    /// How many there are, both included.
-    count: u32,
     /// The newest one's next entry.
     next_entry: u32,
+    /// CRC-32 of its entries.
+    entries_crc: u32,
+    /// What of its header does not follow from its entries.
+    begin_time: i64,
+    begin_physical_offset: u64,
 }
 
 /// When and where the index was last added to.
@@ -270,12 +279,13 @@ impl KeyIndex {
         let newest = match active.as_mut() {
             Some(file) => {
                 file.write_all()?;
-                Some((name_of(&file.path), file.header.next_entry, Arc::clone(&file.file)))
+                let crc = file.entries_crc.clone().finalize();
+                Some((name_of(&file.path), file.header, crc, Arc::clone(&file.file)))
             }
             None => match self.full.read().last() {
                 Some(full) => {
                     let file = File::open(&full.path).map_err(|e| io_error("opening", &full.path, e))?;
-                    Some((name_of(&full.path), full.header.next_entry, Arc::new(file)))
+                    Some((name_of(&full.path), full.header, full.entries_crc, Arc::new(file)))
                 }
                 None => None,
             },
@@ -285,19 +295,21 @@ impl KeyIndex {
 
     /// Makes an earlier flush durable and moves the mark to it.
     pub(crate) fn sync(&self, flushed: &Flushed) -> Result<()> {
-        if let Some((name, _, file)) = &flushed.newest {
+        if let Some((name, _, _, file)) = &flushed.newest {
             file.sync_data().map_err(|e| io_error("syncing", &self.dir.join(name), e))?;
         }
         durable::sync_directory(&self.dir)?;
         let mut mark = self.mark.lock();
-        let files = flushed.newest.as_ref().map(|(newest, next_entry, _)| {
-            let full: Vec<String> = self.full.read().iter().map(|file| name_of(&file.path)).collect();
-            let older = full.iter().filter(|name| *name < newest).count();
+        let files = flushed.newest.as_ref().map(|(newest, header, entries_crc, _)| {
+            let full = self.full.read();
+            let full = full.iter().map(|file| (name_of(&file.path), file.crc)).filter(|(name, _)| name < newest);
             MarkedFiles {
-                oldest: full.into_iter().next().filter(|name| name < newest).unwrap_or_else(|| newest.clone()),
+                full: full.collect(),
                 newest: newest.clone(),
-                count: u32::try_from(older + 1).expect("there are few index files"),
-                next_entry: *next_entry,
+                next_entry: header.next_entry,
+                entries_crc: *entries_crc,
+                begin_time: header.begin_time,
+                begin_physical_offset: header.begin_physical_offset,
             }
         });
         *mark = Some(Mark { indexed_end: flushed.indexed_end, files });
@@ -327,16 +339,13 @@ impl KeyIndex {
         let keep =
             full.iter().position(|file| file.header.end_physical_offset >= physical_offset).unwrap_or(full.len());
         let gone: Vec<Arc<FullFile>> = full.drain(..keep).collect();
-        let oldest = full.first().map(|file| name_of(&file.path));
         drop(full);
         if gone.is_empty() {
             return Ok(());
         }
         // The mark stops vouching for them before they go.
         if let Some(files) = mark.as_mut().and_then(|mark| mark.files.as_mut()) {
-            let dropped = gone.iter().filter(|file| name_of(&file.path) < files.newest).count();
-            files.count -= u32::try_from(dropped).expect("no more than were counted");
-            files.oldest = oldest.filter(|name| *name < files.newest).unwrap_or_else(|| files.newest.clone());
+            files.full.retain(|(name, _)| gone.iter().all(|file| name_of(&file.path) != *name));
         }
         self.write_mark(mark.as_ref())?;
         for file in &gone {
@@ -369,9 +378,11 @@ impl KeyIndex {
             Err(error) => return Err(io_error("reading", &path, error)),
         };
         let mark = Mark::decode(&bytes).ok_or_else(|| damaged(&path, "the mark is damaged"))?;
-        let is_known =
-            |name: &String| mark.files.as_ref().is_some_and(|files| (&files.oldest..=&files.newest).contains(&name));
-        let (mut known, unknown): (Vec<String>, Vec<String>) = list(&self.dir)?.into_iter().partition(is_known);
+        let is_known = |name: &String| {
+            let files = mark.files.as_ref();
+            files.is_some_and(|files| files.newest == *name || files.full.iter().any(|(full, _)| full == name))
+        };
+        let (known, unknown): (Vec<String>, Vec<String>) = list(&self.dir)?.into_iter().partition(is_known);
         let unknown: Vec<PathBuf> = unknown.iter().map(|name| self.dir.join(name)).collect();
         durable::remove_files(unknown.iter().map(PathBuf::as_path))?;
         let Some(files) = &mark.files else {
@@ -379,17 +390,17 @@ impl KeyIndex {
             *self.mark.lock() = Some(mark);
             return Ok(true);
         };
-        known.sort_unstable();
-        if known.len() != files.count as usize || known.pop().as_ref() != Some(&files.newest) {
-            return Err(damaged(&self.dir, "a file is missing, or one too many"));
+        if known.len() != files.full.len() + 1 {
+            return Err(damaged(&self.dir, "a file is missing"));
         }
-        let mut full = Vec::with_capacity(known.len());
-        for name in known {
+        let mut full = Vec::with_capacity(files.full.len());
+        for (name, crc) in &files.full {
             let path = self.dir.join(name);
-            let header = read_full(&path, self.sizes)?;
-            full.push(Arc::new(FullFile { path, owner: self.pool.new_owner(), header }));
+            let header = read_full(&path, self.sizes, *crc)?;
+            // Only the newest file of all is asked for that of its entries.
+            full.push(Arc::new(FullFile { path, owner: self.pool.new_owner(), header, crc: *crc, entries_crc: 0 }));
         }
-        let active = self.load_newest(&self.dir.join(&files.newest), files.next_entry, mark.indexed_end)?;
+        let active = self.load_newest(files, mark.indexed_end)?;
         *self.full.write() = full;
         *self.active.lock() = Some(active);
         *self.indexed_end.lock() = mark.indexed_end;
@@ -397,11 +408,12 @@ impl KeyIndex {
         Ok(true)
     }
 
-    /// Reads the newest file up to `next_entry` and computes its slots again.
-    fn load_newest(&self, path: &Path, next_entry: u32, indexed_end: u64) -> Result<ActiveFile> {
-        let file = File::options().read(true).write(true).open(path).map_err(|e| io_error("opening", path, e))?;
-        let (header, slots) = read_newest(&file, path, self.sizes, next_entry, indexed_end)?;
-        Ok(ActiveFile { path: path.to_owned(), file: Arc::new(file), header, slots, pending: Vec::new() })
+    /// Reads the newest file as far as it is marked and computes its slots again.
+    fn load_newest(&self, marked: &MarkedFiles, indexed_end: u64) -> Result<ActiveFile> {
+        let path = self.dir.join(&marked.newest);
+        let file = File::options().read(true).write(true).open(&path).map_err(|e| io_error("opening", &path, e))?;
+        let Newest { header, slots, entries_crc } = read_newest(&file, &path, self.sizes, marked, indexed_end)?;
+        Ok(ActiveFile { path, file: Arc::new(file), header, slots, entries_crc, pending: Vec::new() })
     }
 
     fn create(&self, physical_offset: u64, store_time_ms: i64) -> Result<ActiveFile> {
@@ -431,37 +443,54 @@ impl KeyIndex {
             next_entry: 1,
         };
         let slots = vec![0; self.sizes.slots as usize];
-        Ok(ActiveFile { path, file: Arc::new(file), header, slots, pending: Vec::new() })
+        let entries_crc = crc32fast::Hasher::new();
+        Ok(ActiveFile { path, file: Arc::new(file), header, slots, entries_crc, pending: Vec::new() })
     }
 
     fn seal(&self, mut file: ActiveFile) -> Result<()> {
         file.write_all()?;
         file.file.sync_data().map_err(|e| io_error("syncing", &file.path, e))?;
-        let full = FullFile { path: file.path, owner: self.pool.new_owner(), header: file.header };
+        let entries_crc = file.entries_crc.clone().finalize();
+        let full = FullFile {
+            crc: file.crc(),
+            path: file.path,
+            owner: self.pool.new_owner(),
+            header: file.header,
+            entries_crc,
+        };
         self.full.write().push(Arc::new(full));
         Ok(())
     }
 }
 
-/// The header of a file that is full.
-fn read_full(path: &Path, sizes: IndexSizes) -> Result<Header> {
+/// The header of a file that is full, and whole: its bytes have this checksum.
+fn read_full(path: &Path, sizes: IndexSizes, crc: u32) -> Result<Header> {
     let file = File::open(path).map_err(|e| io_error("opening", path, e))?;
     let header = read_header(&file, path)?;
     if header.next_entry != sizes.entries || header.slots != sizes.slots {
         return Err(damaged(path, "not full although a newer file exists, or of another size"));
     }
+    if crc_of(&file, path)? != crc {
+        return Err(damaged(path, "its checksum differs from that in the mark"));
+    }
     Ok(header)
 }
 
-/// Reads the newest file up to `next_entry`: its header, and its slots computed from the entries.
-fn read_newest(
-    file: &File,
-    path: &Path,
-    sizes: IndexSizes,
-    next_entry: u32,
-    indexed_end: u64,
-) -> Result<(Header, Vec<u32>)> {
+/// What is in the newest file.
+struct Newest {
+    header: Header,
+    /// Computed from the entries.
+    slots: Vec<u32>,
+    entries_crc: crc32fast::Hasher,
+}
+
+/// Reads the newest file as far as it is marked.
+fn read_newest(file: &File, path: &Path, sizes: IndexSizes, marked: &MarkedFiles, indexed_end: u64) -> Result<Newest> {
     let header = read_header(file, path)?;
+    let next_entry = marked.next_entry;
+    if (header.begin_time, header.begin_physical_offset) != (marked.begin_time, marked.begin_physical_offset) {
+        return Err(damaged(path, "its header differs from the mark"));
+    }
     if header.slots != sizes.slots || next_entry < 2 || next_entry > sizes.entries {
         return Err(damaged(path, "its sizes differ from the configured ones"));
     }
@@ -472,6 +501,11 @@ fn read_newest(
             return Err(damaged(path, "shorter than its mark says"));
         }
         Err(error) => return Err(io_error("reading", path, error)),
+    }
+    let mut entries_crc = crc32fast::Hasher::new();
+    entries_crc.update(&bytes);
+    if entries_crc.clone().finalize() != marked.entries_crc {
+        return Err(damaged(path, "the checksum of its entries differs from that in the mark"));
     }
     let mut slots = vec![0; header.slots as usize];
     let mut last_physical_offset = header.begin_physical_offset;
@@ -494,7 +528,7 @@ fn read_newest(
         end_time: header.begin_time + i64::from(last_seconds) * 1000,
         ..header
     };
-    Ok((header, slots))
+    Ok(Newest { header, slots, entries_crc })
 }
 
 fn read_header(file: &File, path: &Path) -> Result<Header> {
@@ -516,25 +550,19 @@ pub(crate) fn check(dir: &Path, sizes: IndexSizes) -> Result<()> {
     };
     let mark = Mark::decode(&bytes).ok_or_else(|| damaged(&path, "the mark is damaged"))?;
     let Some(files) = &mark.files else { return Ok(()) };
-    let mut known = list(dir)?;
-    known.retain(|name| (&files.oldest..=&files.newest).contains(&name));
-    known.sort_unstable();
-    if known.len() != files.count as usize || known.pop().as_ref() != Some(&files.newest) {
-        return Err(damaged(dir, "a file is missing, or one too many"));
-    }
-    for name in known {
-        read_full(&dir.join(name), sizes)?;
+    for (name, crc) in &files.full {
+        read_full(&dir.join(name), sizes, *crc)?;
     }
     let path = dir.join(&files.newest);
     let file = File::open(&path).map_err(|e| io_error("opening", &path, e))?;
-    read_newest(&file, &path, sizes, files.next_entry, mark.indexed_end).map(|_| ())
+    read_newest(&file, &path, sizes, files, mark.indexed_end).map(|_| ())
 }
 
 /// What a flush wrote. See [`KeyIndex::sync`].
 #[derive(Debug)]
 pub(crate) struct Flushed {
     indexed_end: u64,
-    newest: Option<(String, u32, Arc<File>)>,
+    newest: Option<(String, Header, u32, Arc<File>)>,
 }
 
 /// Walks a chain of entries in a file.
@@ -603,16 +631,32 @@ impl ActiveFile {
     fn write_pending(&mut self) -> Result<()> {
         let at = entry_at(self.header.slots, self.first_pending());
         self.file.write_all_at(&self.pending, at).map_err(|e| io_error("writing", &self.path, e))?;
+        self.entries_crc.update(&self.pending);
         self.pending.clear();
         Ok(())
     }
 
-    fn write_all(&mut self) -> Result<()> {
-        self.write_pending()?;
+    fn head(&self) -> Vec<u8> {
         let mut head = Vec::with_capacity((HEADER_BYTES + self.slots.len() as u64 * SLOT_BYTES) as usize);
         head.extend_from_slice(&self.header.encode());
         self.slots.iter().for_each(|slot| head.extend_from_slice(&slot.to_be_bytes()));
-        self.file.write_all_at(&head, 0).map_err(|e| io_error("writing", &self.path, e))
+        head
+    }
+
+    /// CRC-32 of the whole file, once everything is in it.
+    fn crc(&self) -> u32 {
+        assert!(self.pending.is_empty(), "the checksum is of what is in the file");
+        let mut all = crc32fast::Hasher::new();
+        all.update(&self.head());
+        // Entry 0 is never used.
+        all.update(&[0; ENTRY_BYTES as usize]);
+        all.combine(&self.entries_crc);
+        all.finalize()
+    }
+
+    fn write_all(&mut self) -> Result<()> {
+        self.write_pending()?;
+        self.file.write_all_at(&self.head(), 0).map_err(|e| io_error("writing", &self.path, e))
     }
 }
 
@@ -673,16 +717,22 @@ impl IndexEntry {
 }
 
 impl Mark {
-    /// Magic, indexed end, number of files, next entry, the oldest and the newest file's name, CRC over all before.
+    /// Magic and indexed end; of the newest file the next entry, the checksum, the two fields and the name; name and
+    /// checksum of each full file; CRC over all before.
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&MARK_MAGIC.to_be_bytes());
         out.extend_from_slice(&self.indexed_end.to_be_bytes());
         if let Some(files) = &self.files {
-            out.extend_from_slice(&files.count.to_be_bytes());
             out.extend_from_slice(&files.next_entry.to_be_bytes());
-            out.extend_from_slice(files.oldest.as_bytes());
+            out.extend_from_slice(&files.entries_crc.to_be_bytes());
+            out.extend_from_slice(&files.begin_time.to_be_bytes());
+            out.extend_from_slice(&files.begin_physical_offset.to_be_bytes());
             out.extend_from_slice(files.newest.as_bytes());
+            for (name, crc) in &files.full {
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(&crc.to_be_bytes());
+            }
         }
         let crc = crc32fast::hash(&out);
         out.extend_from_slice(&crc.to_be_bytes());
@@ -703,17 +753,27 @@ impl Mark {
         if rest.is_empty() {
             return Some(Self { indexed_end, files: None });
         }
-        let (count, rest) = rest.split_first_chunk::<4>()?;
-        let (next_entry, names) = rest.split_first_chunk::<4>()?;
-        let (oldest, newest) = std::str::from_utf8(names).ok()?.split_at_checked(NAME_BYTES)?;
-        if newest.len() != NAME_BYTES {
+        let (next_entry, rest) = rest.split_first_chunk::<4>()?;
+        let (entries_crc, rest) = rest.split_first_chunk::<4>()?;
+        let (begin_time, rest) = rest.split_first_chunk::<8>()?;
+        let (begin_physical_offset, rest) = rest.split_first_chunk::<8>()?;
+        let (newest, rest) = rest.split_first_chunk::<NAME_BYTES>()?;
+        let (full, left) = rest.as_chunks::<{ NAME_BYTES + 4 }>();
+        if !left.is_empty() {
             return None;
         }
+        let text = |name: &[u8]| Some(std::str::from_utf8(name).ok()?.to_owned());
+        let name_and_crc = |bytes: &[u8; NAME_BYTES + 4]| {
+            let (name, crc) = bytes.split_last_chunk::<4>()?;
+            Some((text(name)?, u32::from_be_bytes(*crc)))
+        };
         let files = MarkedFiles {
-            oldest: oldest.to_owned(),
-            newest: newest.to_owned(),
-            count: u32::from_be_bytes(*count),
+            full: full.iter().map(name_and_crc).collect::<Option<_>>()?,
+            newest: text(newest)?,
             next_entry: u32::from_be_bytes(*next_entry),
+            entries_crc: u32::from_be_bytes(*entries_crc),
+            begin_time: i64::from_be_bytes(*begin_time),
+            begin_physical_offset: u64::from_be_bytes(*begin_physical_offset),
         };
         Some(Self { indexed_end, files: Some(files) })
     }
@@ -721,6 +781,18 @@ impl Mark {
 
 fn entry_at(slots: u32, number: u32) -> u64 {
     HEADER_BYTES + u64::from(slots) * SLOT_BYTES + u64::from(number) * ENTRY_BYTES
+}
+
+/// CRC-32 of a whole file.
+fn crc_of(mut file: &File, path: &Path) -> Result<u32> {
+    let mut crc = crc32fast::Hasher::new();
+    let mut bytes = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut bytes).map_err(|e| io_error("reading", path, e))? {
+            0 => return Ok(crc.finalize()),
+            read => crc.update(&bytes[..read]),
+        }
+    }
 }
 
 fn name_of(path: &Path) -> String {

@@ -20,6 +20,7 @@ use crate::state_machine::state::TopicHandle;
 
 use super::consume_queue::{ConsumeQueue, QueueFiles};
 use super::error::{Error, Result};
+use super::queue_sums::QueueSums;
 
 const DELETED: &str = ".deleted";
 /// A note that the files must not be trusted.
@@ -118,6 +119,8 @@ impl QueueTable {
         if self.dir.join(DISTRUSTED).exists() {
             return Ok(false);
         }
+        // Empty queues need none.
+        let sums = QueueSums::read(&self.dir, image.applied.index)?.unwrap_or_default();
         self.take_back(image.applied.index)?;
         self.remove_unknown(image)?;
         let mut topics = HashMap::with_capacity(image.queues.len());
@@ -142,7 +145,7 @@ impl QueueTable {
                     .map_or(0, |before| before.next_offset);
                 let queue = self.make(&topic.name, queue_id, min_offset, counter.next_offset);
                 queue.remove_left_over()?;
-                if !queue.matches(counter.last_physical_offset)? {
+                if !queue.matches(counter.last_physical_offset, sums.of(&topic.name, queue_id))? {
                     tracing::warn!(dir = %queue.dir().display(), "the queue does not hold what its checkpoint says");
                     self.topics.write().clear();
                     return Ok(false);
@@ -184,6 +187,19 @@ impl QueueTable {
             }
         }
         Ok(())
+    }
+
+    /// Checksums of all queues, as of their last flush.
+    pub(crate) fn sums(&self) -> QueueSums {
+        let topics: Vec<Arc<TopicQueues>> = self.topics.read().values().cloned().collect();
+        let mut sums = QueueSums::default();
+        for topic in topics {
+            let queues = topic.queues.read();
+            let of =
+                |queue: &Option<Arc<ConsumeQueue>>| queue.as_ref().map_or_else(Vec::new, |queue| queue.stretches());
+            sums.put(&topic.name, queues.iter().map(of).collect());
+        }
+        sums
     }
 
     /// Has all queues built again at the next start, because an entry was found to be wrong.

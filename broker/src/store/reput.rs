@@ -32,6 +32,7 @@ use super::checkpoint::Checkpoints;
 use super::consume_queue::{ConsumeQueue, QueueEntry, UnsyncedFile};
 use super::error::{Error, Result};
 use super::key_index::{self, KeyIndex};
+use super::queue_sums::QueueSums;
 use super::queue_table::{QueueTable, TopicQueues};
 
 /// Entries of a queue gathered before they are written.
@@ -350,6 +351,7 @@ impl Reput {
             index: job.index,
             bytes: job.bytes,
             unsynced: std::mem::take(&mut self.unsynced),
+            sums: self.table.sums(),
             flushed: self.index.flush(job.resume_position)?,
             done: job.done,
         };
@@ -429,6 +431,7 @@ struct Save {
     index: u64,
     bytes: Bytes,
     unsynced: Vec<UnsyncedFile>,
+    sums: QueueSums,
     flushed: key_index::Flushed,
     done: Option<oneshot::Sender<Result<()>>>,
 }
@@ -473,6 +476,7 @@ impl Saver {
         }
         self.unsynced.clear();
         self.index.sync(&save.flushed)?;
+        save.sums.write(self.table.dir(), save.index)?;
         self.checkpoints.write(save.index, &save.bytes)?;
         self.table.remove_deleted(save.index)
     }
