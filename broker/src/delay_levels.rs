@@ -17,6 +17,11 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// The levels when nothing else is configured: those of RocketMQ.
 pub const DEFAULT_LEVELS: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
 
+/// The name under which the replicated state keeps the progress of a level: the offset of its next message.
+pub(crate) fn mark_of(level: u32) -> String {
+    format!("delay/{level}")
+}
+
 /// The waits of the levels, level 1 first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayLevels(Vec<Duration>);

@@ -6,6 +6,7 @@
 //!  sealed segments, with their stamps and checkpoints --+
 //!  clock (believed?), hour, pressure of the disk -------+--> decide --> checkpoint of the last entry to go
 //!  what healthy replicas still lack (leader only) ------+                  |  becomes Raft's snapshot, durably
+//!  delayed messages not delivered yet ------------------'                  |
 //!                                                                          |  minimums of queues rise, derived files go
 //!                                                                          v
 //!                                                                      Raft purges: mark synced, then segments unlinked
@@ -16,6 +17,7 @@
 
 mod clock;
 mod decide;
+mod owed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +32,7 @@ pub(crate) use self::decide::Choice;
 pub use self::decide::Pressure;
 use self::decide::{Candidate, View};
 use crate::raft::GroupRaft;
-use crate::state_machine::StoreControl;
+use crate::state_machine::{StateReader, StoreControl};
 use crate::store::{self, MessageStore};
 
 /// A member that was heard of so lately is waited for.
@@ -53,6 +55,7 @@ pub(crate) struct GroupRetention {
     /// Checkpoints that were refused: they are not chosen again.
     refused: Mutex<BTreeSet<u64>>,
     store: MessageStore,
+    state: StateReader,
     figures: Mutex<Figures>,
     dropped: AtomicU64,
 }
@@ -62,11 +65,18 @@ pub(crate) struct Survey {
     sealed: Vec<Candidate>,
     applied: u64,
     needed_after: Option<u64>,
+    owed_from: Option<u64>,
 }
 
 impl Survey {
     fn view(&self, pressure: Pressure) -> View<'_> {
-        View { sealed: &self.sealed, applied: self.applied, needed_after: self.needed_after, pressure }
+        View {
+            sealed: &self.sealed,
+            applied: self.applied,
+            needed_after: self.needed_after,
+            owed_from: self.owed_from,
+            pressure,
+        }
     }
 
     /// What has outlived `time`.
@@ -100,6 +110,7 @@ impl GroupRetention {
         log: LogView,
         control: StoreControl,
         store: MessageStore,
+        state: StateReader,
     ) -> Self {
         Self {
             group,
@@ -109,6 +120,7 @@ impl GroupRetention {
             stamps: Mutex::default(),
             refused: Mutex::default(),
             store,
+            state,
             figures: Mutex::default(),
             dropped: AtomicU64::new(0),
         }
@@ -122,8 +134,12 @@ impl GroupRetention {
     /// Looks at the replica. Reads the end of each segment once, so it may wait for the disk.
     pub(crate) async fn survey(self: &Arc<Self>) -> store::Result<Survey> {
         let this = Arc::clone(self);
-        let looked = tokio::task::spawn_blocking(move || this.candidates()).await;
-        let sealed = looked.map_err(|_| store::Error::Stopped)??;
+        let looked = tokio::task::spawn_blocking(move || {
+            // First what is owed: what is delivered meanwhile is kept until the next look.
+            let owed_from = owed::first_owed(&this.state, &this.store, &this.log)?;
+            Ok::<_, store::Error>((owed_from, this.candidates()?))
+        });
+        let (owed_from, sealed) = looked.await.map_err(|_| store::Error::Stopped)??;
         let metrics = self.raft.metrics();
         let leads = metrics.leader == Some(metrics.node_id);
         let others = if leads { self.raft.others(SILENCE_MAX) } else { Vec::new() };
@@ -131,6 +147,7 @@ impl GroupRetention {
         Ok(Survey {
             sealed,
             applied: metrics.applied.unwrap_or(0),
+            owed_from,
             needed_after: healthy.map(|other| other.matched.unwrap_or(0)).min(),
         })
     }

@@ -142,6 +142,7 @@ impl NodeGroup {
             log.view.clone(),
             store.control.clone(),
             store.store.clone(),
+            store.state.clone(),
         );
         context.hub.set_range_handler(self.name(), Ranges::running(log.view.clone()));
         let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(&context));

@@ -22,7 +22,7 @@ use protocol::message::{NewMessage, RecordView, encode_record, property};
 use super::answer::{Failure, Outcome, success};
 use super::send::{wire_offset, wire_queue};
 use super::{Group, now};
-use crate::delay_levels::SCHEDULE_TOPIC;
+use crate::delay_levels::{SCHEDULE_TOPIC, mark_of};
 use crate::forward::Place;
 use crate::state_machine::command::ProgressMove;
 use crate::state_machine::{ApplyReply, Command, CommandRefused, CommandReply};
@@ -36,11 +36,6 @@ const RETRY: Duration = Duration::from_millis(200);
 const MESSAGES_MAX: usize = 256;
 /// An entry is closed once it has so many bytes.
 const BYTES_MAX: usize = 1 << 20;
-
-/// The name under which the replicated state keeps the progress of a level.
-fn mark_of(level: u32) -> String {
-    format!("delay/{level}")
-}
 
 /// What one look at a level found.
 enum Found {

@@ -54,6 +54,8 @@ pub(crate) struct View<'a> {
     pub(crate) applied: u64,
     /// The last entry that every other replica in good health has, on a leader that has such.
     pub(crate) needed_after: Option<u64>,
+    /// The first entry that holds a message still to be delivered.
+    pub(crate) owed_from: Option<u64>,
     /// How full the disk is.
     pub(crate) pressure: Pressure,
 }
@@ -88,6 +90,7 @@ fn drop_first(view: &View<'_>, count: usize, cause: Cause) -> Option<Choice> {
     let free_to_go = |candidate: &Candidate| {
         candidate.has_checkpoint
             && candidate.last <= view.applied
+            && view.owed_from.is_none_or(|owed| candidate.last < owed)
             // A replica that is cut off from what it lacks comes back by snapshot; that is better than a full disk.
             && (view.pressure == Pressure::Forced || view.needed_after.is_none_or(|needed| candidate.last <= needed))
     };
@@ -112,7 +115,7 @@ mod tests {
     }
 
     fn view(sealed: &[Candidate]) -> View<'_> {
-        View { sealed, applied: 1000, needed_after: None, pressure: Pressure::None }
+        View { sealed, applied: 1000, needed_after: None, owed_from: None, pressure: Pressure::None }
     }
 
     /// How many segments go of age at an hour.
@@ -178,6 +181,16 @@ mod tests {
         check_age(&needed(19, Pressure::None), 1000, 2);
         check_age(&needed(0, Pressure::Early), 1000, 0);
         check_age(&needed(0, Pressure::Forced), 1000, 3);
+    }
+
+    #[test]
+    fn what_is_still_to_be_delivered_stays_even_if_the_disk_fills() {
+        let sealed = sealed(&[10, 20, 30]);
+        let owed = |from, pressure| View { owed_from: Some(from), pressure, ..view(&sealed) };
+        check_age(&owed(20, Pressure::None), 1000, 2);
+        check_age(&owed(19, Pressure::None), 1000, 1);
+        check_age(&owed(3, Pressure::Forced), 1000, 0);
+        assert_eq!(by_disk(&owed(9, Pressure::Forced)), None);
     }
 
     #[test]

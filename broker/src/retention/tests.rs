@@ -22,7 +22,8 @@ const TIME: Duration = Duration::from_secs(72 * 3600);
 
 fn retention(replica: &Replica) -> Arc<GroupRetention> {
     let (raft, control, store) = (replica.raft.clone(), replica.control.clone(), replica.store.clone());
-    Arc::new(GroupRetention::new("broker-a".to_owned(), raft, replica.view.clone(), control, store))
+    let state = replica.state.clone();
+    Arc::new(GroupRetention::new("broker-a".to_owned(), raft, replica.view.clone(), control, store, state))
 }
 
 /// Segment files, by name.
@@ -159,6 +160,35 @@ async fn all_of_a_queue_may_go_and_it_goes_on_with_its_next_offset() {
     settle(&replica).await;
     assert_eq!(pull(1000).messages, 20);
     replica.check_queue();
+    replica.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delayed_message_stays_until_it_is_delivered() {
+    use crate::delay_levels::{SCHEDULE_TOPIC, mark_of};
+    use crate::state_machine::command::{ProgressMove, PutMode};
+    use crate::state_machine::testing::{message, pack};
+    use crate::state_machine::{Command, TopicConfig};
+
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, ..) = single(dir.path()).await;
+    let topics = vec![TopicConfig::new(SCHEDULE_TOPIC.parse().unwrap(), 18, 6)];
+    replica.command(Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 }).await;
+    send_hours(&replica, &[], 0..2).await;
+    let waiting = message(SCHEDULE_TOPIC, 17, "later").stored_at(BEGIN + 2 * HOUR);
+    replica.raft.propose(pack(&[waiting])).await.unwrap();
+    send_hours(&replica, &[], 2..5).await;
+    let retention = retention(&replica);
+    let far = BEGIN + 1000 * HOUR;
+    let before = retention.survey().await.unwrap().by_age(far, TIME, Pressure::Forced).unwrap();
+    assert!(before.segments < sealed_count(&replica), "{before:?}");
+    assert!(retention.carry_out(before, Pressure::Forced).await);
+    assert_eq!(retention.survey().await.unwrap().by_age(far, TIME, Pressure::Forced), None);
+    assert!(replica.store.message(SCHEDULE_TOPIC, 17, 0).unwrap().is_some());
+
+    let moves = vec![ProgressMove { mark: mark_of(18), from: 0, to: 1 }];
+    replica.command(Command::Append { moves, stamped_ms: 1 }).await;
+    assert!(retention.survey().await.unwrap().by_age(far, TIME, Pressure::None).is_some());
     replica.stop(true).await;
 }
 
