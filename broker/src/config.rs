@@ -147,8 +147,10 @@ pub enum FlushOptions {
 pub struct StorageOptions {
     /// Size of one segment file of the log.
     pub segment_bytes: u64,
-    /// When an acknowledged message is on disk.
+    /// When an acknowledged message is on disk, in a new cluster. An existing one says so itself.
     pub flush: FlushOptions,
+    /// Time between two flushes whenever the cluster flushes asynchronously.
+    pub flush_interval: Duration,
     /// Accept file systems that are not known to keep what they promised.
     pub allow_unproven_filesystem: bool,
     /// A new mount counts as a new start of the operating system, which loses what was not flushed.
@@ -401,6 +403,7 @@ fn check_storage(storage: &file::Storage, message_bytes_max: u64) -> Result<Stor
     Ok(StorageOptions {
         segment_bytes: bytes,
         flush,
+        flush_interval: storage.flush_interval,
         allow_unproven_filesystem: storage.allow_unproven_filesystem,
         mount_identity: storage.mount_identity,
         disk: check_disk(storage)?,

@@ -8,8 +8,10 @@
 //! | `POST /v1/groups/{group}/transfer-leader?to=NODE` | hands leadership over, from the leader's node only |
 //! | `POST /v1/retention/accept-clock` | says that the node's clock is right although it ran ahead; [`RetentionStatus`] |
 //! | `GET /metrics` | Prometheus text |
+//! | `/v1/groups/{group}/recovery`, `retire`, `recover`, `flush` | see `recovery` |
 
 mod metrics;
+mod recovery;
 mod status;
 
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub use metrics::{MetricFamily, MetricsText};
+pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
     NodeStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus,
@@ -50,6 +53,21 @@ pub trait Admin: Send + Sync + 'static {
 
     /// The operator says that the node's clock is right.
     fn accept_clock(&self) -> BoxFuture<'static, RetentionStatus>;
+
+    /// What this node holds of `group`, for an operator who has to decide where it goes on.
+    ///
+    /// # Errors
+    /// If the group is not here or not recovered yet.
+    fn recovery(&self, group: &str) -> Result<RecoveryStatus, AdminError>;
+
+    /// Stops the replica of `group` here and has it come back under another identity.
+    fn retire(&self, group: String) -> BoxFuture<'static, Result<RecoveryStatus, AdminError>>;
+
+    /// Goes on from this node's log of `group` without a majority.
+    fn recover(&self, group: String, order: RecoverOrder) -> BoxFuture<'static, Result<LossReport, AdminError>>;
+
+    /// Changes when messages of `group` count as acknowledged.
+    fn set_flush(&self, group: String, mode: FlushMode) -> BoxFuture<'static, Result<FlushStatus, AdminError>>;
 }
 
 /// Why an admin call changed nothing.
@@ -102,6 +120,7 @@ pub async fn serve(
         .route("/v1/status", get(node_status))
         .route("/v1/retention/accept-clock", post(accept_clock))
         .route("/v1/groups/{group}/transfer-leader", post(transfer_leader))
+        .merge(recovery::routes())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(own, check_host))
         .with_state(admin);

@@ -7,6 +7,7 @@
 //!                 -> tell name servers that this node is there
 //!                 -> recover each group's log and files        (all groups at once)
 //!                 -> start Raft, let peers in                  (requests are handed over)
+//!                    or, without an identity, ask for one       (requests wait on)
 //!                 -> lead or follow, as Raft decides           (health: ready once every group has a leader)
 //! ```
 //!
@@ -16,8 +17,11 @@
 
 mod descriptors;
 mod failure;
+mod flush;
 mod group;
 mod late_handler;
+mod recover;
+mod rejoin;
 mod retention;
 mod status;
 
@@ -176,7 +180,8 @@ struct Listeners {
 }
 
 impl Node {
-    /// Starts the node: on return clients are accepted and every group's replica runs.
+    /// Starts the node: on return clients are accepted and every group's replica runs, but for those that have lost
+    /// their identity and ask for another.
     ///
     /// Whether a group has a leader depends on its other replicas; `/health/ready` tells.
     ///
@@ -280,7 +285,7 @@ impl Node {
         }
         let groups = self.shared.groups.clone();
         self.spawn(async move {
-            while groups.iter().any(|group| group.running().is_none()) {
+            loop {
                 tokio::time::sleep(EXPIRE_INTERVAL).await;
                 groups.iter().for_each(|group| group.expire_waiting(Instant::now()));
             }
@@ -303,24 +308,24 @@ impl Node {
         start: StartOptions,
         cold_reads: &Arc<raft_store::ReadBudget>,
     ) -> Result<(), StartError> {
-        let mut starting = tokio::task::JoinSet::new();
         let catch_up = self.shared.options.raft.catch_up_rate.map(|rate| Arc::new(CatchUpRate::new(rate)));
+        let context = group::Context {
+            cluster: self.shared.options.cluster.clone(),
+            node: self.shared.options.node.clone(),
+            storage: self.shared.options.storage.clone(),
+            cold_reads: Arc::clone(cold_reads),
+            derived_files_max: descriptors::derived_files_max(self.shared.groups.len()),
+            raft: self.shared.options.raft.clone(),
+            broker: self.shared.options.broker.clone(),
+            start,
+            hub: self.hub.clone(),
+            catch_up,
+            registration: self.registration.handle(),
+        };
+        let mut starting = tokio::task::JoinSet::new();
         for group in &self.shared.groups {
-            let context = group::Context {
-                cluster: self.shared.options.cluster.clone(),
-                node: self.shared.options.node.clone(),
-                storage: self.shared.options.storage.clone(),
-                cold_reads: Arc::clone(cold_reads),
-                derived_files_max: descriptors::derived_files_max(self.shared.groups.len()),
-                raft: self.shared.options.raft.clone(),
-                broker: self.shared.options.broker.clone(),
-                start,
-                hub: self.hub.clone(),
-                catch_up: catch_up.clone(),
-                registration: self.registration.handle(),
-            };
-            let group = Arc::clone(group);
-            starting.spawn(async move { group.start(context).await });
+            let (group, context) = (Arc::clone(group), context.clone());
+            starting.spawn(async move { group.start(&context).await });
         }
         let mut result = Ok(());
         while let Some(joined) = starting.join_next().await {
@@ -329,15 +334,11 @@ impl Node {
         }
         result?;
         for group in &self.shared.groups {
-            let (group, registration) = (Arc::clone(group), self.registration.handle());
-            let (for_role, for_failure) = (Arc::clone(&group), Arc::clone(&self.shared));
-            let for_pace = Arc::clone(&group);
-            self.spawn(async move { for_role.follow_role(registration).await });
-            self.spawn(async move { for_pace.follow_pace().await });
+            let (group, context, shared) = (Arc::clone(group), context.clone(), Arc::clone(&self.shared));
             self.spawn(async move {
-                let reason = failure::of(&group).await;
+                let reason = Box::pin(group.supervise(context)).await;
                 tracing::error!(group = group.name(), reason, "replica has failed");
-                for_failure.failure.send_if_modified(|first| {
+                shared.failure.send_if_modified(|first| {
                     let is_first = first.is_none();
                     first.get_or_insert(format!("group {}: {reason}", group.name()));
                     is_first

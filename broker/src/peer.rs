@@ -21,11 +21,12 @@ pub(crate) mod link;
 mod liveness;
 mod outbox;
 pub(crate) mod range;
+pub(crate) mod rejoin;
 mod server;
 pub(crate) mod service;
 pub(crate) mod stream;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(crate) use self::error::FrameError;
 pub use self::error::{ForwardError, PeerError};
 pub use self::forward::{CopyHandler, ForwardHandler, ForwardReply};
 use self::frame::{Envelope, FrameWriter, Kind};
-use self::handshake::{Class, Greeting, GroupGreeting};
+use self::handshake::{Class, Greeting, GroupGreeting, Outcast};
 pub use self::handshake::{GroupIdentity, LogMark, VoteMark};
 use self::link::{CallError, Link};
 use self::range::RangeHandler;
@@ -75,6 +76,17 @@ pub struct PeerHubOptions {
     pub groups: Vec<String>,
 }
 
+/// What a peer was like when it last introduced itself.
+struct Seen {
+    store_uuid: [u8; 16],
+    start_counter: u64,
+    /// Of its process.
+    incarnation: u64,
+}
+
+/// Tells the identity that a retired one was replaced by.
+pub(crate) type SuccessorOf = Arc<dyn Fn(u64) -> Option<u64> + Send + Sync>;
+
 /// The peer port of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct PeerHub(Arc<Hub>);
@@ -103,9 +115,15 @@ pub(crate) struct Group {
     copy_handler: RwLock<Option<Arc<dyn CopyHandler>>>,
     range_handler: RwLock<Option<Arc<dyn RangeHandler>>>,
     links: Mutex<HashMap<(u64, Class), Link>>,
-    /// Highest identity seen of each other member: an older one is a rolled-back disk.
-    seen: Mutex<HashMap<u64, ([u8; 16], u64)>>,
+    /// Latest start seen of each other identity: an older one is a rolled-back disk.
+    seen: Mutex<HashMap<u64, Seen>>,
     breaks: Mutex<HashMap<u64, watch::Sender<u64>>>,
+    /// The names of all nodes that are, or were, known to hold a replica.
+    nodes: RwLock<BTreeSet<String>>,
+    /// Tells the identity that a retired one was replaced by.
+    successor_of: RwLock<Option<SuccessorOf>>,
+    /// Why peers do not accept this replica's identity any more.
+    outcast: watch::Sender<Option<String>>,
     cancel: CancellationToken,
 }
 
@@ -163,6 +181,9 @@ impl PeerHub {
             links: Mutex::default(),
             seen: Mutex::default(),
             breaks: Mutex::default(),
+            nodes: RwLock::default(),
+            successor_of: RwLock::default(),
+            outcast: watch::Sender::new(None),
             cancel: self.0.cancel.child_token(),
             identity,
         });
@@ -184,12 +205,24 @@ impl PeerHub {
     /// Adds members to those known of a group, or moves them.
     pub(crate) fn set_members(&self, group: &str, members: BTreeMap<u64, PeerAddress>) {
         let Some(group) = self.0.group(group) else { return };
+        self.know(&group, &members);
+        group.members.write().extend(members);
+    }
+
+    /// Makes `members` all there are: who is not among them is out.
+    pub(crate) fn replace_members(&self, group: &str, members: BTreeMap<u64, PeerAddress>) {
+        let Some(group) = self.0.group(group) else { return };
+        self.know(&group, &members);
+        *group.members.write() = members;
+    }
+
+    fn know(&self, group: &Group, members: &BTreeMap<u64, PeerAddress>) {
         for address in members.values() {
             if address.node != self.0.options.node {
                 self.0.watch_peer(address);
             }
+            group.nodes.write().insert(address.node.clone());
         }
-        group.members.write().extend(members);
     }
 
     /// Lets peers reach the replica behind `group`; `None` shuts them out again.
@@ -390,14 +423,19 @@ impl Hub {
         })?;
         let envelope = group.envelope(self, to);
         let greeting = self.greeting(class, &address.node, std::slice::from_ref(&group.greeting()));
-        let (stream, welcome) = self.dial(&address, &envelope, &greeting).await?;
+        let (stream, welcome) =
+            self.dial(&address, &envelope, &greeting).await.inspect_err(|error| group.note_refusal(error))?;
         let Some(theirs) = welcome.group(&group.identity.group) else {
             return Err(PeerError::Protocol(format!("peer says nothing about group {}", group.identity.group)));
         };
+        if class == Class::Repair {
+            return Ok((stream, welcome));
+        }
         if theirs.identity.node_id != to {
             return Err(PeerError::Protocol(format!("peer is node {}, not {to}", theirs.identity.node_id)));
         }
-        group.remember(&theirs.identity).map_err(PeerError::Protocol)?;
+        group.note_generation(&theirs.identity);
+        group.remember(&theirs.identity, welcome.incarnation).map_err(PeerError::Protocol)?;
         Ok((stream, welcome))
     }
 
@@ -480,33 +518,38 @@ impl Group {
         GroupGreeting { identity: self.identity.clone(), last_log, vote }
     }
 
-    /// Notes who speaks for a member, and refuses whoever shows an older state than was seen before.
-    fn remember(&self, theirs: &GroupIdentity) -> Result<(), String> {
+    /// Notes who speaks for a member, and refuses whoever shows an older state than was seen before. Each start of a
+    /// store has a number of its own, so a number that comes again from another process is as telling as a lower one.
+    fn remember(&self, theirs: &GroupIdentity, incarnation: u64) -> Result<(), String> {
+        let GroupIdentity { group, node_id, store_uuid, start_counter, .. } = theirs;
+        let now = Seen { store_uuid: *store_uuid, start_counter: *start_counter, incarnation };
         let mut seen = self.seen.lock();
-        match seen.get_mut(&theirs.node_id) {
-            Some((uuid, _)) if *uuid != theirs.store_uuid => Err(format!(
-                "node {} of group {} shows another store than before: its disk was replaced",
-                theirs.node_id, theirs.group
-            )),
-            Some((_, counter)) if *counter > theirs.start_counter => Err(format!(
-                "node {} of group {} was rolled back: start {} after start {counter}",
-                theirs.node_id, theirs.group, theirs.start_counter
-            )),
-            Some((_, counter)) => {
-                *counter = theirs.start_counter;
-                Ok(())
+        match seen.get(node_id) {
+            Some(before) if before.store_uuid != *store_uuid => {
+                return Err(format!(
+                    "node {node_id} of group {group} shows another store than before: its disk was replaced"
+                ));
             }
-            None => {
-                seen.insert(theirs.node_id, (theirs.store_uuid, theirs.start_counter));
-                Ok(())
+            Some(before)
+                if before.start_counter > *start_counter
+                    || before.start_counter == *start_counter && before.incarnation != incarnation =>
+            {
+                return Err(format!(
+                    "{}: node {node_id} of group {group} shows start {start_counter} after start {}",
+                    Outcast::RolledBack.word(),
+                    before.start_counter
+                ));
             }
+            _ => {}
         }
+        seen.insert(*node_id, now);
+        Ok(())
     }
 }
 
 fn chunk_bytes(class: Class) -> usize {
     match class {
-        Class::Control | Class::Rpc => SMALL_CHUNK_BYTES,
+        Class::Control | Class::Rpc | Class::Rejoin => SMALL_CHUNK_BYTES,
         Class::Append | Class::Forward | Class::Snapshot | Class::Repair => LARGE_CHUNK_BYTES,
     }
 }

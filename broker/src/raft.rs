@@ -19,6 +19,7 @@ mod network;
 mod proposal_gate;
 mod read_index;
 pub(crate) mod repair;
+pub(crate) mod replace;
 mod role;
 mod service;
 mod takeover;
@@ -52,11 +53,13 @@ use self::hand_over::{HandOver, Urgency};
 use self::network::Network;
 use self::proposal_gate::ProposalGate;
 use self::read_index::ReadIndex;
+use self::replace::Replacing;
 pub use self::role::Role;
-use self::service::{Service, Silence};
+use self::service::{Heard, Service, Silence};
 use self::takeover::Takeover;
 pub use self::type_config::{Done, RaftLogId, RaftVote, SnapshotData, TypeConfig};
 use self::watch::Watcher;
+use crate::peer::rejoin::{ReplaceRequest, Replaced};
 use crate::peer::service::GroupService;
 use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
 use crate::state_machine::{ApplyReply, Command, StateMachine};
@@ -89,8 +92,8 @@ pub struct GroupRaftOptions {
     pub identity: GroupIdentity,
     /// The members the group is configured with, this one among them.
     pub members: BTreeMap<u64, Member>,
-    /// Whose node should lead when everything is well.
-    pub preferred_leader: Option<u64>,
+    /// The node that should lead when everything is well.
+    pub preferred_leader: Option<String>,
     /// Whether the store held a vote or entries before this start.
     pub restarted: bool,
     /// When the process started.
@@ -158,6 +161,8 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     role: tokio_watch::Sender<Role>,
     read_index: Arc<ReadIndex<SM>>,
     hand_over: HandOver<SM>,
+    replacing: Arc<Replacing<SM>>,
+    heard: Arc<Heard>,
     fitness: Arc<Fitness>,
     cancel: CancellationToken,
     tasks: TaskTracker,
@@ -216,7 +221,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             raft: raft.clone(),
             hub: Arc::clone(hub.hub()),
             group,
-            preferred: options.preferred_leader,
+            preferred: options.preferred_leader.clone(),
             fitness: Arc::clone(&fitness),
             streams: tokio_watch::Sender::new(0),
             state: parking_lot::Mutex::default(),
@@ -226,8 +231,22 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
         raft.run();
-        let service: Arc<dyn GroupService> =
-            Arc::new(Service { raft: raft.clone(), takeover, silence, fitness: Arc::clone(&fitness) });
+        let heard = Arc::new(Heard::default());
+        let replacing = Arc::new(Replacing {
+            raft: raft.clone(),
+            hub: hub.clone(),
+            group: identity.group.clone(),
+            generation: identity.generation,
+            timing: options.timing,
+        });
+        let service: Arc<dyn GroupService> = Arc::new(Service {
+            raft: raft.clone(),
+            takeover,
+            silence,
+            fitness: Arc::clone(&fitness),
+            replacing: Arc::clone(&replacing),
+            heard: Arc::clone(&heard),
+        });
         hub.set_service(&identity.group, Some(service));
         let gate = Arc::new(ProposalGate::default());
         let hand_over = HandOver { raft: raft.clone(), gate, timing: options.timing };
@@ -237,7 +256,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             hub: hub.clone(),
             group: identity.group.clone(),
             timing: options.timing,
-            preferred: options.preferred_leader,
+            preferred: options.preferred_leader.clone(),
             role: role.clone(),
             fitness: Arc::clone(&fitness),
             far_behind: far_behind.clone(),
@@ -248,7 +267,19 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         });
         let read_index = Arc::new(ReadIndex::new(raft.clone(), options.timing.election_timeout_max));
         let hub = hub.clone();
-        Ok(Self(Arc::new(Inner { raft, hub, options, role, read_index, hand_over, fitness, cancel, tasks })))
+        Ok(Self(Arc::new(Inner {
+            raft,
+            hub,
+            options,
+            role,
+            read_index,
+            hand_over,
+            replacing,
+            heard,
+            fitness,
+            cancel,
+            tasks,
+        })))
     }
 
     /// Makes the configured members a new group. To be called on the member with the lowest id, for a group that has
@@ -276,6 +307,12 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     #[must_use]
     pub fn role(&self) -> tokio_watch::Receiver<Role> {
         self.0.role.subscribe()
+    }
+
+    /// Whether a leader was heard lately. The role goes by the vote, which may name one that is long gone.
+    #[must_use]
+    pub fn hears_leader(&self) -> bool {
+        self.0.heard.within(2 * self.0.options.timing.election_timeout_max)
     }
 
     /// This replica's node id.
@@ -435,6 +472,28 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         Ok(LogId::from_raft(&changed.log_id))
     }
 
+    /// Waits until member `node_id` holds entry `index`, as far as this leader knows.
+    ///
+    /// # Errors
+    /// If that does not happen within `time_max`.
+    pub async fn wait_for_member(&self, node_id: u64, index: u64, time_max: Duration) -> Result<(), AdminError> {
+        let what = format!("node {node_id} holds entry {index}");
+        let holds = |metrics: &openraft::metrics::RaftMetrics<TypeConfig>| {
+            let matched = metrics.replication.as_ref().and_then(|all| all.get(&node_id).copied().flatten());
+            matched.is_some_and(|matched| matched.index() >= index)
+        };
+        let waited = self.0.raft.wait(Some(time_max)).metrics(holds, what).await;
+        waited.map(drop).map_err(|error| AdminError::Timeout(error.to_string()))
+    }
+
+    /// Does the next step of the return of `node`, as its leader does for another node.
+    ///
+    /// # Errors
+    /// Why the step did not succeed.
+    pub(crate) async fn replace(&self, node: &str, request: ReplaceRequest) -> Result<Replaced, String> {
+        self.0.replacing.step(node, request).await
+    }
+
     /// Asks for a snapshot: the state machine publishes the checkpoint that retention has chosen.
     ///
     /// # Errors
@@ -546,6 +605,13 @@ fn addresses(members: &BTreeMap<u64, Member>) -> BTreeMap<u64, PeerAddress> {
         .iter()
         .map(|(id, member)| (*id, PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }))
         .collect()
+}
+
+/// The voter on a node.
+fn voter_on(metrics: &openraft::metrics::RaftMetrics<TypeConfig>, node: Option<&str>) -> Option<u64> {
+    let membership = metrics.membership_config.membership();
+    let is_there = |id: &u64| membership.get_node(id).map(|member| member.node.as_str()) == node;
+    node.and_then(|_| membership.voter_ids().find(is_there))
 }
 
 fn member(metrics: &openraft::metrics::RaftMetrics<TypeConfig>, id: u64) -> Option<Member> {

@@ -45,7 +45,7 @@ mod tests;
 
 pub use command::Command;
 pub use group::GroupConfig;
-pub use reader::StateReader;
+pub use reader::{FlushSetting, StateReader};
 pub use reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 pub use state::{DataVersion, EntryId, Names, QueueLease};
 pub use topic::{TopicConfig, TopicFilter};
@@ -107,6 +107,7 @@ struct Shared {
     log: Arc<dyn Log>,
     cluster_id: [u8; 16],
     applied_end: Arc<AtomicU64>,
+    flush: watch::Sender<Option<FlushSetting>>,
     /// The checkpoint that the next snapshot is to be.
     chosen: parking_lot::Mutex<Option<u64>>,
 }
@@ -153,7 +154,8 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let started_behind = state.applied;
     let cut = start.as_ref().map(|image| Cut::of(image, &*log));
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
-    let reader = StateReader::new(Arc::clone(&state.registry), Arc::clone(&applied_end));
+    let flush = watch::Sender::new(flush_setting(&state));
+    let reader = StateReader::new(Arc::clone(&state.registry), Arc::clone(&applied_end), flush.subscribe());
 
     let dispatched = Arc::new(Dispatched::default());
     let physical_end = start.as_ref().map_or(0, |image| image.resume.position);
@@ -191,11 +193,19 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         log,
         cluster_id: options.cluster_id,
         applied_end,
+        flush,
         chosen: parking_lot::Mutex::new(None),
     });
     let control =
         StoreControl { shared: Arc::clone(&shared), threads: Arc::new(parking_lot::Mutex::new(Some(threads))) };
     Ok(Opened { state_machine: StateMachine { shared }, state: reader, store, control, started_behind })
+}
+
+/// How the group flushes, as of the last entry applied.
+fn flush_setting(state: &State) -> Option<FlushSetting> {
+    let registry = state.registry.read();
+    let mode = registry.settings.get(command::FLUSH_SETTING)?;
+    Some(FlushSetting { is_sync: mode == command::FLUSH_SYNC, said_at: state.applied.map_or(0, |id| id.index) })
 }
 
 /// Finds the newest checkpoint that log and derived files agree with, and restores the files to it.
@@ -308,6 +318,9 @@ impl Shared {
         };
         let view = EntryView { id, position: position.get(), payload_position: payload_position.get(), body };
         let applied = core.state.apply(&view).map_err(io::Error::other)?;
+        if applied.says_flush {
+            self.flush.send_replace(flush_setting(&core.state));
+        }
         let payload = match entry.body {
             Body::Normal(payload) => payload.0,
             Body::Blank | Body::Membership(_) => Bytes::new(),
@@ -377,7 +390,9 @@ impl<C: MachineConfig> RaftStateMachine<C> for StateMachine {
             return Err(wrong("its entry is not the one announced"));
         }
         let mut core = self.shared.core.lock().await;
-        self.shared.install(&mut core, image, snapshot).await.map_err(io::Error::other)
+        let installed = self.shared.install(&mut core, image, snapshot).await.map_err(io::Error::other);
+        self.shared.flush.send_replace(flush_setting(&core.state));
+        installed
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<C, Bytes>>> {

@@ -1,8 +1,10 @@
 //! The tools of an operator: one file a noun.
 
 pub(crate) mod bench;
+pub(crate) mod flush;
 pub(crate) mod group;
 pub(crate) mod msg;
+pub(crate) mod recover;
 pub(crate) mod send;
 pub(crate) mod status;
 pub(crate) mod store;

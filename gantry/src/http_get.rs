@@ -22,6 +22,18 @@ pub(crate) async fn get_json<T: DeserializeOwned>(addr: SocketAddr, path: &str, 
     serde_json::from_slice(&body).with_context(|| format!("reading the answer of http://{addr}{path}"))
 }
 
+/// The JSON that `addr` answers to a POST of `path`.
+///
+/// # Errors
+/// As [`get_json`]; a refusal's own words are in the error.
+pub(crate) async fn post_json<T: DeserializeOwned>(addr: SocketAddr, path: &str, limit: Duration) -> Result<T> {
+    let (status, body) = request("POST", addr, path, limit).await?;
+    if status != 200 {
+        bail!("http://{addr}{path} answered {status}: {}", String::from_utf8_lossy(&body));
+    }
+    serde_json::from_slice(&body).with_context(|| format!("reading the answer of http://{addr}{path}"))
+}
+
 /// Status and body that `addr` answers; one request a connection, no body sent.
 pub(crate) async fn request(method: &str, addr: SocketAddr, path: &str, limit: Duration) -> Result<(u16, Vec<u8>)> {
     let exchange = async {

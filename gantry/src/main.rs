@@ -75,6 +75,10 @@ enum Command {
     /// Look into the directory of a stopped node
     #[command(subcommand)]
     Store(command::store::StoreCommand),
+    /// Go on with a group whose majority is gone for good, from the longest log that is left
+    Recover(command::recover::RecoverArgs),
+    /// Change when messages of a group count as acknowledged
+    Flush(command::flush::FlushArgs),
     /// Print a new random cluster id for configuration files
     ClusterId,
     /// Print completions for a shell
@@ -116,6 +120,8 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
             let _entered = runtime.enter();
             command::store::run(command, format)
         }
+        Command::Recover(args) => runtime()?.block_on(command::recover::run(args, format)),
+        Command::Flush(args) => runtime()?.block_on(command::flush::run(args, format)),
         Command::ClusterId => output::line(&new_cluster_id()),
         Command::Completions { shell } => completions(shell),
     }

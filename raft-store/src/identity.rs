@@ -39,13 +39,26 @@ pub(crate) struct Evidence {
     pub(crate) mount_id: u64,
 }
 
+/// A Raft identity that was given up: it never votes or acknowledges again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retired {
+    /// The node id.
+    pub node_id: u64,
+    /// The store it was bound to. The files are the same, but under another name now.
+    pub store_uuid: [u8; 16],
+}
+
+/// Retired identities that are remembered: the first, which is the configured one, and the newest.
+const RETIRED_MAX: usize = 64;
+
 /// Whose directory this is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub(crate) cluster_id: ClusterId,
     /// Raised when a cluster goes on without its majority, so that old members cannot come back.
     pub(crate) generation: u64,
-    pub(crate) node_id: u64,
+    /// `None` after the last identity was retired and before another one is given out.
+    pub(crate) node_id: Option<u64>,
     /// Whose log this is among those of the node. Empty in a store that was never told.
     pub(crate) group: String,
     pub(crate) node_name: String,
@@ -57,6 +70,8 @@ pub(crate) struct Identity {
     pub(crate) evidence: Evidence,
     /// Whether everything was flushed when the store was closed.
     pub(crate) clean: bool,
+    /// Oldest first.
+    pub(crate) retired: Vec<Retired>,
 }
 
 /// The open file.
@@ -71,15 +86,16 @@ impl NodeFile {
         let identity = Identity {
             cluster_id: options.cluster_id,
             generation: 0,
-            node_id: options.node_id,
+            node_id: Some(options.node_id),
             group: options.group.clone(),
             node_name: options.node_name.clone(),
-            store_uuid: random_bytes().map_err(|e| Error::io("reading", "/dev/urandom", e))?,
+            store_uuid: new_uuid()?,
             start_counter: 0,
             segment_bytes: options.segment_bytes,
             flush_is_sync: options.flush == FlushMode::Sync,
             evidence,
             clean: true,
+            retired: Vec::new(),
         };
         let file = SlotFile::create(files, KIND, &encode(&identity))?;
         Ok(Self { file, identity })
@@ -107,8 +123,10 @@ impl NodeFile {
             let (found, expected) = (found.cluster_id, options.cluster_id);
             return Err(Error::ForeignCluster { file, found, expected });
         }
-        if found.node_id != options.node_id {
-            return Err(Error::ForeignNode { file, found: found.node_id, expected: options.node_id });
+        let first = found.retired.first().map(|retired| retired.node_id).or(found.node_id);
+        if first != Some(options.node_id) && found.node_id != Some(options.node_id) {
+            let found = first.unwrap_or_default();
+            return Err(Error::ForeignNode { file, found, expected: options.node_id });
         }
         if !found.group.is_empty() && found.group != options.group {
             let (found, expected) = (found.group.clone(), options.group.clone());
@@ -120,15 +138,6 @@ impl NodeFile {
                 options.segment_bytes,
                 file.display(),
                 found.segment_bytes
-            )));
-        }
-        if found.flush_is_sync != (options.flush == FlushMode::Sync) {
-            let mode = |sync| if sync { "sync" } else { "async" };
-            return Err(Error::Options(format!(
-                "flush = \"{}\", but {} was created with \"{}\": the mode is one for the whole group",
-                mode(!found.flush_is_sync),
-                file.display(),
-                mode(found.flush_is_sync)
             )));
         }
         Ok(())
@@ -159,6 +168,44 @@ impl NodeFile {
         self.file.save(&encode(&self.identity))
     }
 
+    /// Gives up the node id. On return no start brings it back, and the store has another name: what was said under
+    /// the old one cannot be taken for what is said under the next.
+    pub(crate) fn retire(&mut self) -> Result<()> {
+        let Some(node_id) = self.identity.node_id else { return Ok(()) };
+        let mut next = self.identity.clone();
+        next.retired.push(Retired { node_id, store_uuid: next.store_uuid });
+        if next.retired.len() > RETIRED_MAX {
+            next.retired.remove(1);
+        }
+        next.node_id = None;
+        next.store_uuid = new_uuid()?;
+        self.replace(next)
+    }
+
+    /// Takes a node id that was given out for this store.
+    ///
+    /// # Panics
+    /// If it has one, or had this one before.
+    pub(crate) fn adopt(&mut self, node_id: u64, generation: u64) -> Result<()> {
+        assert!(self.identity.node_id.is_none(), "an identity is retired before the next one is taken");
+        assert!(self.identity.retired.iter().all(|retired| retired.node_id != node_id), "no identity comes back");
+        let generation = generation.max(self.identity.generation);
+        self.replace(Identity { node_id: Some(node_id), generation, ..self.identity.clone() })
+    }
+
+    /// Notes how appends count as done from now on.
+    pub(crate) fn set_flush(&mut self, is_sync: bool) -> Result<()> {
+        self.replace(Identity { flush_is_sync: is_sync, ..self.identity.clone() })
+    }
+
+    fn replace(&mut self, next: Identity) -> Result<()> {
+        if next != self.identity {
+            self.file.save(&encode(&next))?;
+            self.identity = next;
+        }
+        Ok(())
+    }
+
     /// Marks the store as closed with everything flushed.
     pub(crate) fn mark_clean(&mut self) -> Result<()> {
         self.identity.clean = true;
@@ -170,7 +217,8 @@ fn encode(identity: &Identity) -> BytesMut {
     let mut out = BytesMut::with_capacity(512);
     out.put_slice(identity.cluster_id.bytes());
     out.put_u64(identity.generation);
-    out.put_u64(identity.node_id);
+    // 0 is nobody's.
+    out.put_u64(identity.node_id.unwrap_or(0));
     out.put_slice(&identity.store_uuid);
     out.put_u64(identity.start_counter);
     out.put_u64(identity.segment_bytes);
@@ -180,8 +228,11 @@ fn encode(identity: &Identity) -> BytesMut {
     out.put_u64(identity.evidence.mount_id);
     put_text(&mut out, &identity.evidence.boot_id);
     put_text(&mut out, &identity.node_name);
-    // Retired node ids: none can be retired yet.
-    out.put_u16(0);
+    out.put_u16(u16::try_from(identity.retired.len()).expect("bounded by RETIRED_MAX"));
+    for retired in &identity.retired {
+        out.put_u64(retired.node_id);
+        out.put_slice(&retired.store_uuid);
+    }
     put_text(&mut out, &identity.group);
     out
 }
@@ -189,7 +240,7 @@ fn encode(identity: &Identity) -> BytesMut {
 fn decode(mut from: Bytes) -> Option<Identity> {
     let cluster_id = ClusterId::new(take_array(&mut from)?);
     let generation = from.try_get_u64().ok()?;
-    let node_id = from.try_get_u64().ok()?;
+    let node_id = Some(from.try_get_u64().ok()?).filter(|id| *id != 0);
     let store_uuid = take_array(&mut from)?;
     let start_counter = from.try_get_u64().ok()?;
     let segment_bytes = from.try_get_u64().ok()?;
@@ -199,7 +250,11 @@ fn decode(mut from: Bytes) -> Option<Identity> {
     let mount_id = from.try_get_u64().ok()?;
     let boot_id = take_text(&mut from)?;
     let node_name = take_text(&mut from)?;
-    from.try_get_u16().ok()?;
+    let count = from.try_get_u16().ok()?;
+    let mut retired = Vec::new();
+    for _ in 0..count {
+        retired.push(Retired { node_id: from.try_get_u64().ok()?, store_uuid: take_array(&mut from)? });
+    }
     // Missing in stores of before there was one.
     let group = take_text(&mut from).unwrap_or_default();
     Some(Identity {
@@ -214,6 +269,7 @@ fn decode(mut from: Bytes) -> Option<Identity> {
         flush_is_sync,
         evidence: Evidence { boot_id, disk_sequence, mount_id },
         clean,
+        retired,
     })
 }
 
@@ -235,6 +291,10 @@ fn take_array(from: &mut Bytes) -> Option<[u8; 16]> {
     let mut out = [0; 16];
     from.try_copy_to_slice(&mut out).ok()?;
     Some(out)
+}
+
+fn new_uuid() -> Result<[u8; 16]> {
+    random_bytes().map_err(|e| Error::io("reading", "/dev/urandom", e))
 }
 
 fn random_bytes() -> io::Result<[u8; 16]> {

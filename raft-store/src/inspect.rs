@@ -32,8 +32,10 @@ use crate::view::Vote;
 pub struct Overview {
     /// The cluster the store belongs to.
     pub cluster_id: ClusterId,
-    /// The Raft identity that owns the log.
-    pub node_id: u64,
+    /// The Raft identity that owns the log; none while the store waits for its next one.
+    pub node_id: Option<u64>,
+    /// Identities it had before, oldest first.
+    pub retired: Vec<u64>,
     /// The node's name.
     pub node_name: String,
     /// Names the directory for ever.
@@ -157,6 +159,7 @@ impl Inspection {
         let overview = Overview {
             cluster_id: identity.cluster_id,
             node_id: identity.node_id,
+            retired: identity.retired.iter().map(|retired| retired.node_id).collect(),
             node_name: identity.node_name.clone(),
             store_uuid: identity.store_uuid,
             start_counter: identity.start_counter,

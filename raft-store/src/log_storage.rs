@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::durable;
 use crate::entry::{Body, BodyKind, LogEntry, Member, Payload};
 use crate::error::{Error, Result};
-use crate::identity::{self, Evidence};
+use crate::identity::{self, Evidence, Retired};
 use crate::ids::{LogId, LogIndex, RaftLogId};
 use crate::options::Options;
 use crate::progress::Purged;
@@ -85,6 +85,13 @@ pub struct Recovered {
     pub store_uuid: [u8; 16],
     /// How often this store has been started, this start included.
     pub start_counter: u64,
+    /// The Raft identity. `None` if it was retired, now or at an earlier start: this replica takes part in nothing
+    /// until it has been given another one, see [`LogView::adopt_identity`].
+    pub node_id: Option<u64>,
+    /// The identities that were retired, oldest first.
+    pub retired: Vec<Retired>,
+    /// How often the cluster has gone on without its majority, as far as this store knows.
+    pub generation: u64,
     /// What recovery cut off or rewrote, for people.
     pub report: Vec<String>,
 }
@@ -146,6 +153,9 @@ pub(crate) fn open_locked<C: StoreConfig>(
             vote: found.vote,
             store_uuid: found.store_uuid,
             start_counter: found.start_counter,
+            node_id: found.node_id,
+            retired: found.retired,
+            generation: found.generation,
             report: found.report,
         }
     };
@@ -154,7 +164,7 @@ pub(crate) fn open_locked<C: StoreConfig>(
     let scrub = found.log.options.scrub;
     let scrubber = scrub.map(|scrub| Scrubber::spawn(Arc::clone(&found.log), scrub)).transpose()?;
     let (scrubber, threads) = (Mutex::new(scrubber), Mutex::new(Some(threads)));
-    let shared = Arc::new(Shared { log: found.log, queue, scrubber, threads, _lock: lock });
+    let shared = Arc::new(Shared { log: found.log, queue, scrubber, threads, lock: Mutex::new(lock) });
     let storage = LogStorage { shared: Arc::clone(&shared), _config: PhantomData };
     Ok(Opened { storage, view: LogView { shared }, recovered })
 }
@@ -326,12 +336,15 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
         I::IntoIter: OptionalSend,
     {
         let log = &self.shared.log;
-        let mut must_sync = false;
+        let (mut must_sync, mut starts_sync) = (false, None);
         let encoded: Vec<_> = entries
             .into_iter()
             .map(|entry| {
                 let (kind, payload) = entry.body.encode();
                 must_sync |= kind != BodyKind::Normal || (log.options.must_sync)(&payload);
+                if kind == BodyKind::Normal && (log.options.starts_sync)(&payload) {
+                    starts_sync = Some(entry.log_index());
+                }
                 (entry.id(), kind, payload)
             })
             .collect();
@@ -339,7 +352,12 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
         log.reserve(&encoded).await?;
         let records = log.take(encoded)?;
         let done = Box::new(move |result| callback.io_completed(result));
-        if self.shared.queue.push(Op::Write(Write { records, must_sync, done })) {
+        if self.shared.queue.push(Op::Write(Write {
+            records,
+            must_sync: must_sync || starts_sync.is_some(),
+            starts_sync,
+            done,
+        })) {
             Ok(())
         } else {
             Err(Error::Closed.into())

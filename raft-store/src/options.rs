@@ -61,8 +61,10 @@ pub struct Options {
     pub segment_bytes: u64,
     /// The largest payload of one record. Lowered to what one segment holds.
     pub payload_bytes_max: u64,
-    /// When an append counts as done.
+    /// When an append counts as done in a new store. An existing one goes on as the group last said.
     pub flush: FlushMode,
+    /// How long written bytes may wait for their sync whenever the mode is asynchronous.
+    pub flush_interval: Duration,
     /// In asynchronous mode, appends are held back once the oldest unflushed byte is this old.
     pub flush_lag_max: Duration,
     /// The writer waits for the disk once this many bytes are not flushed.
@@ -98,6 +100,12 @@ pub struct Options {
     pub repaired: bool,
     /// How sealed segments are re-read. `None`: they are not, and get no digests.
     pub scrub: Option<ScrubOptions>,
+    /// Whether the node id is given up at this start, whatever is found: somebody has proved that this store is
+    /// older than what was acknowledged from it.
+    pub retire: bool,
+    /// Tells which payloads announce that the group flushes synchronously from that entry on. They are obeyed as soon
+    /// as they are appended: to be stricter is always safe.
+    pub starts_sync: fn(&[u8]) -> bool,
     /// Where a note about a failed write goes besides the store's directory, which may be what
     /// failed.
     pub runtime_dir: Option<PathBuf>,
@@ -116,6 +124,7 @@ impl Options {
             segment_bytes: 1 << 30,
             payload_bytes_max: 16 << 20,
             flush: FlushMode::Sync,
+            flush_interval: Duration::from_millis(200),
             flush_lag_max: Duration::from_secs(1),
             unflushed_bytes_max: 64 << 20,
             queued_bytes_max: 256 << 20,
@@ -131,7 +140,18 @@ impl Options {
             stall: StallLimits::default(),
             repaired: false,
             scrub: None,
+            retire: false,
+            starts_sync: |_| false,
             runtime_dir: None,
+        }
+    }
+
+    /// The mode with its interval.
+    pub(crate) fn flush_mode(&self, is_sync: bool) -> FlushMode {
+        match self.flush {
+            _ if is_sync => FlushMode::Sync,
+            FlushMode::Async { interval } => FlushMode::Async { interval },
+            FlushMode::Sync => FlushMode::Async { interval: self.flush_interval },
         }
     }
 
@@ -161,9 +181,8 @@ impl Options {
         if self.read_bytes_max == 0 || self.unflushed_bytes_max == 0 || self.queued_bytes_max == 0 {
             return wrong("a limit of 0 bytes stops the log".into());
         }
-        if let FlushMode::Async { interval } = self.flush
-            && (interval.is_zero() || interval >= self.flush_lag_max)
-        {
+        let FlushMode::Async { interval } = self.flush_mode(false) else { unreachable!("asked for") };
+        if interval.is_zero() || interval >= self.flush_lag_max {
             return wrong("flush interval must be above 0 and below flush_lag_max".into());
         }
         if let Some(text) = self.stall.wrong() {

@@ -1,7 +1,7 @@
 //! From a directory to a log: what was the end, and may what lies behind it be cut?
 //!
-//! Nothing is written before everything has been judged. Then, in this order: what must go is copied
-//! aside and zeroed, the part of the log that is not proven durable is written again and synced, and
+//! Nothing is written before everything has been judged. Then, in this order: a node id under which
+//! something may have been acknowledged that is gone is given up, what must go is copied aside and zeroed, the part of the log that is not proven durable is written again and synced, and
 //! only then the node file says `running`. A crash anywhere in between leaves the same judgement to
 //! the next start.
 //!
@@ -17,12 +17,12 @@ pub(crate) mod walk;
 use std::sync::Arc;
 
 use self::directory::{Small, check_names, open_segments, open_small, start_of_log};
-use self::judgement::{Finding, act_on, decide};
+use self::judgement::{Finding, Verdict, act_on, decide};
 use self::tail::{clamp_committed, complete_footers, keep_aside, rewrite_tail};
 use self::walk::{Shape, look_behind, read_opened};
 use crate::error::{Error, Result};
 use crate::hard_state;
-use crate::identity::Evidence;
+use crate::identity::{Evidence, Retired};
 use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::latch_note::{self, LatchNotes};
 use crate::options::{FlushMode, Layout, Options};
@@ -45,15 +45,23 @@ pub(crate) struct Recovery {
     pub(crate) vote: Option<Vote>,
     pub(crate) store_uuid: [u8; 16],
     pub(crate) start_counter: u64,
+    pub(crate) node_id: Option<u64>,
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) generation: u64,
     pub(crate) report: Vec<String>,
 }
 
 /// Recovers the log in `options.dir`, which this process has locked.
-pub(crate) fn recover(options: Options, layout: Layout, files: Arc<dyn Files>, now: Evidence) -> Result<Recovery> {
+pub(crate) fn recover(mut options: Options, layout: Layout, files: Arc<dyn Files>, now: Evidence) -> Result<Recovery> {
     let mut survey = Survey::make(&options, &layout, &files, &now)?;
+    // How appends count as done is the group's to say; the file has what it said last.
+    options.flush = options.flush_mode(survey.small.node.identity().flush_is_sync);
     let end = survey.find_end(&layout)?;
-    let erase = survey.judge(&options, &layout, &files, &end)?;
+    let Verdict { erase, retire } = survey.judge(&options, &layout, &files, &end)?;
     // From here on the directory changes.
+    if retire || options.retire {
+        survey.small.node.retire()?;
+    }
     let mut segments = survey.repair(&layout, &files, &end, erase)?;
     let preparer = Arc::new(Preparer::new(Arc::clone(&files), layout, options.preparation));
     survey.complete_segments(&options, &layout, &end, &preparer, &files, &mut segments)?;
@@ -185,11 +193,15 @@ impl Survey {
     }
 
     /// Decides whether what lies behind the end goes, or whether the store must not start.
-    fn judge(&self, options: &Options, layout: &Layout, files: &Arc<dyn Files>, end: &End) -> Result<bool> {
+    fn judge(&self, options: &Options, layout: &Layout, files: &Arc<dyn Files>, end: &End) -> Result<Verdict> {
         let finding = if self.cut == Some(end.end) { Finding::Nothing } else { self.finding(options, layout, end)? };
-        let decision = decide(finding, self.stop, options.flush == FlushMode::Sync);
+        let decision = match self.small.node.identity().node_id {
+            Some(_) => decide(finding, self.stop, options.flush == FlushMode::Sync),
+            // Nobody has acknowledged anything since the last identity was retired: there is nothing more to lose.
+            None => decide(finding, StopClass::Os, false),
+        };
         let found = end.found();
-        let erase = act_on(decision, options, end.last, &self.notes, files, end.end, found)?;
+        let verdict = act_on(decision, finding, options, end.last, &self.notes, files, end.end, found)?;
         let vote = self.small.vote.map_or(0, |vote| vote.term);
         if let Some(last) = end.last.filter(|last| last.term.get() > vote) {
             return Err(Error::UnreadableSlots {
@@ -198,7 +210,7 @@ impl Survey {
                 consequence: hard_state::KIND.if_unreadable,
             });
         }
-        Ok(erase || self.cut.is_some())
+        Ok(Verdict { erase: verdict.erase || self.cut.is_some(), ..verdict })
     }
 
     fn finding(&self, options: &Options, layout: &Layout, end: &End) -> Result<Finding> {
@@ -389,6 +401,7 @@ impl Survey {
         };
         let identity = self.small.node.identity();
         let (store_uuid, start_counter) = (identity.store_uuid, identity.start_counter);
+        let (node_id, retired, generation) = (identity.node_id, identity.retired.clone(), identity.generation);
         let log = Arc::new(Log::new(options, layout, files, store_uuid, state, preparer));
         let small_files = SmallFiles {
             node: self.small.node,
@@ -404,6 +417,9 @@ impl Survey {
             vote: self.small.vote,
             store_uuid,
             start_counter,
+            node_id,
+            retired,
+            generation,
             report: self.report,
         })
     }

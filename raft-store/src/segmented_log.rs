@@ -17,6 +17,7 @@
 //! [`State::epoch`]: if that has moved, it starts again, else the bytes are damaged.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -27,7 +28,7 @@ use crate::damage::DamagedRange;
 use crate::entry::{Body, BodyKind, LogEntry};
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogIndex, LogPosition};
-use crate::options::{Layout, Options};
+use crate::options::{FlushMode, Layout, Options};
 use crate::preparer::Preparer;
 use crate::progress::Purged;
 use crate::record::{self, Draft, Header, Kind, Seed};
@@ -193,6 +194,8 @@ pub(crate) struct Log {
     pub(crate) sync_times: SyncTimes,
     pub(crate) preparer: Arc<Preparer>,
     pub(crate) pace: Arc<watch::Sender<Pace>>,
+    /// Whether appends count as done once the disk has them. Changed by the writer alone.
+    flush_is_sync: AtomicBool,
 }
 
 impl Log {
@@ -209,6 +212,7 @@ impl Log {
         let pace = Arc::new(watch::Sender::new(Pace::Normal));
         let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
         let (damage, verified) = (watch::Sender::new(Vec::new()), Verified::default());
+        let flush_is_sync = AtomicBool::new(options.flush == FlushMode::Sync);
         Self {
             options,
             layout,
@@ -223,7 +227,17 @@ impl Log {
             sync_times,
             preparer,
             pace,
+            flush_is_sync,
         }
+    }
+
+    /// When an append counts as done, at present.
+    pub(crate) fn flush_mode(&self) -> FlushMode {
+        self.options.flush_mode(self.flush_is_sync.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_flush_is_sync(&self, is_sync: bool) {
+        self.flush_is_sync.store(is_sync, Ordering::Release);
     }
 
     /// The saved vote.

@@ -6,6 +6,7 @@ mod full;
 mod notes;
 mod order;
 mod repair;
+mod retire;
 mod scrub;
 mod stall;
 

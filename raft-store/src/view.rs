@@ -5,17 +5,18 @@ use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::damage::DamagedRange;
-use crate::entry::LogEntry;
+use crate::entry::{Body, LogEntry, Membership};
 use crate::error::{Error, Result};
-use crate::ids::{LogId, LogIndex, LogPosition};
+use crate::ids::{LogId, LogIndex, LogPosition, Term};
+use crate::options::FlushMode;
 use crate::scrub::{ScrubStatus, Scrubber};
 use crate::segmented_log::Log;
 use crate::stall::Pace;
 use crate::sync_times::SyncHistogram;
-use crate::writer::{Op, Queue, Threads};
+use crate::writer::{Op, Queue, Reply, Threads, Write};
 
 /// What all handles of one store share. The last one to go stops the store, as a kill would.
 pub(crate) struct Shared {
@@ -24,7 +25,8 @@ pub(crate) struct Shared {
     pub(crate) scrubber: Mutex<Option<Scrubber>>,
     /// Dropped before the lock.
     pub(crate) threads: Mutex<Option<Threads>>,
-    pub(crate) _lock: Option<File>,
+    /// Let go when the store is closed: nothing is written afterwards.
+    pub(crate) lock: Mutex<Option<File>>,
 }
 
 /// A cheap handle for everything but Raft's own access to the log.
@@ -297,7 +299,96 @@ impl LogView {
         self.log().set_applied(applied);
     }
 
-    /// Writes and syncs what is queued, marks the stop as clean and ends the log's threads.
+    fn ask(&self, op: impl FnOnce(Reply) -> Op) -> Result<()> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let reply = Box::new(move |result| {
+            let _ = answer.send(result);
+        });
+        self.shared.queue.push(op(reply));
+        answered.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Takes the node id that a leader has given out for this store. On return it is on disk.
+    ///
+    /// Blocks.
+    ///
+    /// # Errors
+    /// If the disk refuses or the store is closed.
+    ///
+    /// # Panics
+    /// If the store has an identity, or had this one before.
+    pub fn adopt_identity(&self, node_id: u64, generation: u64) -> Result<()> {
+        self.ask(|reply| Op::Adopt { node_id, generation, reply })
+    }
+
+    /// Begins a new configuration behind the end of this log: `membership` becomes its last entry, in `term`, the vote
+    /// of that term goes to `node_id`, and `node_id` becomes the identity of this store.
+    ///
+    /// This is what an operator does when a majority is gone for good. Whatever this log does not hold is lost.
+    /// Raft must not run on the store. After a crash on the way it may be called again.
+    ///
+    /// # Errors
+    /// If the disk refuses or the store is closed.
+    ///
+    /// # Panics
+    /// If the store has an identity, or the term is not above everything in the store.
+    pub async fn begin_configuration(
+        &self,
+        node_id: u64,
+        generation: u64,
+        term: u64,
+        membership: &Membership,
+    ) -> Result<LogId> {
+        let log = self.log();
+        let last = self.watermarks().last;
+        assert!(last.is_none_or(|last| last.term.get() < term) && self.vote().is_none_or(|vote| vote.term < term));
+        let id = LogId::new(Term::new(term), last.map_or(LogIndex::ZERO, |last| last.index.next()));
+        // The vote first: a log that is ahead of its vote is one that a start refuses.
+        self.ask_and_await(|reply| Op::SaveVote(Vote { term, node_id, committed: false }, reply)).await?;
+        let (kind, payload) = Body::Membership(membership.clone()).encode();
+        let entries = vec![(id, kind, payload)];
+        log.reserve(&entries).await?;
+        let records = log.take(entries)?;
+        let (answer, answered) = oneshot::channel();
+        let done = Box::new(move |result| {
+            let _ = answer.send(result);
+        });
+        self.shared.queue.push(Op::Write(Write { records, must_sync: true, starts_sync: None, done }));
+        match answered.await {
+            Ok(Ok(())) => {}
+            Ok(Err(source)) => return Err(Error::io("appending to", &log.options.dir, source)),
+            Err(_) => return Err(Error::Closed),
+        }
+        self.ask_and_await(|reply| Op::Adopt { node_id, generation, reply }).await?;
+        Ok(id)
+    }
+
+    async fn ask_and_await(&self, op: impl FnOnce(Reply) -> Op) -> Result<()> {
+        let (answer, answered) = oneshot::channel();
+        let reply = Box::new(move |result| {
+            let _ = answer.send(result);
+        });
+        self.shared.queue.push(op(reply));
+        answered.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Whether appends count as done only once the disk has them.
+    pub fn flush_is_sync(&self) -> bool {
+        self.log().flush_mode() == FlushMode::Sync
+    }
+
+    /// Makes appends count as done as the group says in entry `said_at`. On return this is on disk and holds; to become
+    /// synchronous, everything appended before has been synced.
+    ///
+    /// A call to become asynchronous does nothing if a later entry has announced the opposite meanwhile. Blocks.
+    ///
+    /// # Errors
+    /// If the disk refuses or the store is closed.
+    pub fn set_flush_is_sync(&self, is_sync: bool, said_at: LogIndex) -> Result<()> {
+        self.ask(|reply| Op::SetFlush { is_sync, said_at, reply })
+    }
+
+    /// Writes and syncs what is queued, marks the stop as clean, ends the log's threads and lets go of the directory.
     ///
     /// Blocks. Call it once Raft is shut down: what is appended later is refused.
     ///
@@ -307,13 +398,9 @@ impl LogView {
     pub fn close(&self) -> Result<()> {
         // Before the stop is marked as clean: it writes, too.
         drop(self.shared.scrubber.lock().take());
-        let (answer, answered) = mpsc::sync_channel(1);
-        let reply = Box::new(move |result| {
-            let _ = answer.send(result);
-        });
-        self.shared.queue.push(Op::Close(reply));
-        let result = answered.recv().unwrap_or(Err(Error::Closed));
+        let result = self.ask(Op::Close);
         drop(self.shared.threads.lock().take());
+        drop(self.shared.lock.lock().take());
         result
     }
 }

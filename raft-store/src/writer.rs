@@ -64,6 +64,8 @@ struct Writer {
     /// Appends of this round, in order, and whether one of them insists on a sync.
     round: Vec<Done>,
     round_must_sync: bool,
+    /// The last entry that announced synchronous flush.
+    sync_since: Option<LogIndex>,
     closed: bool,
 }
 
@@ -103,6 +105,7 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start, under_way: A
         staged: Vec::new(),
         round: Vec::new(),
         round_must_sync: false,
+        sync_since: None,
         closed: false,
     };
     let mut threads = Threads {
@@ -207,6 +210,16 @@ impl Writer {
                 let result = self.replace(replacement);
                 reply(result);
             }
+            Op::Adopt { node_id, generation, reply } => {
+                self.settle();
+                let result = self.guarded(|this| this.files.node.adopt(node_id, generation));
+                reply(result);
+            }
+            Op::SetFlush { is_sync, said_at, reply } => {
+                self.settle();
+                let result = if is_sync { self.start_sync() } else { self.end_sync(said_at) };
+                reply(result);
+            }
             Op::Close(reply) => {
                 self.settle();
                 let result = self.close();
@@ -227,6 +240,7 @@ impl Writer {
     fn write(&mut self, write: Write) {
         self.round.push(write.done);
         self.round_must_sync |= write.must_sync;
+        let starts_sync = write.starts_sync;
         for record in &write.records {
             if self.guarded(|this| this.stage(record)).is_err() {
                 return self.refuse_round();
@@ -236,10 +250,39 @@ impl Writer {
             self.round_must_sync = true;
             self.settle();
         }
+        if starts_sync.is_some() && self.sync_since < starts_sync {
+            self.sync_since = starts_sync;
+            // Whoever hears that this entry is here may rely on its being obeyed, so that comes first. A failure closes
+            // the log, and the answers say so.
+            let _ = self.start_sync();
+            self.settle();
+        }
+    }
+
+    /// From here on nothing counts as done that is not on disk, nor does anything before.
+    fn start_sync(&mut self) -> Result<()> {
+        if self.log.flush_mode() == FlushMode::Sync {
+            return Ok(());
+        }
+        self.guarded(Self::write_stage)?;
+        self.log.set_flush_is_sync(true);
+        self.flush.sync()?;
+        // The file last: before, this store may have acknowledged what is not on disk.
+        self.guarded(|this| this.files.node.set_flush(true))
+    }
+
+    fn end_sync(&mut self, said_at: LogIndex) -> Result<()> {
+        if self.log.flush_mode() != FlushMode::Sync || self.sync_since.is_some_and(|since| since > said_at) {
+            return Ok(());
+        }
+        // The file first: from then on a crash of the operating system costs the identity.
+        self.guarded(|this| this.files.node.set_flush(false))?;
+        self.log.set_flush_is_sync(false);
+        Ok(())
     }
 
     fn sync_bytes_max(&self) -> u64 {
-        match self.log.options.flush {
+        match self.log.flush_mode() {
             FlushMode::Sync => SYNC_BYTES_MAX.min(self.log.options.unflushed_bytes_max),
             FlushMode::Async { .. } => self.log.options.unflushed_bytes_max,
         }
@@ -367,7 +410,7 @@ impl Writer {
     /// Ends a round: writes what is laid out, syncs as the mode asks, answers.
     fn settle(&mut self) {
         let written = self.guarded(Self::write_stage);
-        let must_sync = self.log.options.flush == FlushMode::Sync || self.round_must_sync;
+        let must_sync = self.log.flush_mode() == FlushMode::Sync || self.round_must_sync;
         self.round_must_sync = false;
         if self.round.is_empty() {
             return;

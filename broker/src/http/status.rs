@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::FlushMode;
+
 /// Where a node is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -102,6 +104,18 @@ pub struct GroupStatus {
     pub client_addr: SocketAddr,
     /// Raft identity of this replica.
     pub id: u64,
+    /// Identities it has given up.
+    #[serde(default)]
+    pub retired: Vec<u64>,
+    /// It has given up its identity and does not vote under the next one yet: the group has one replica less.
+    #[serde(default)]
+    pub returning: bool,
+    /// How often the group has gone on without its majority.
+    #[serde(default)]
+    pub generation: u64,
+    /// When a message counts as acknowledged; none while the log is being recovered.
+    #[serde(default)]
+    pub flush: Option<FlushMode>,
     /// What the replica is.
     pub role: ReplicaRole,
     /// A leader that answers clients: it has applied everything of earlier terms.
@@ -185,6 +199,8 @@ pub struct DiskStatus {
 pub enum ReplicaRole {
     /// Not started yet: its log is being recovered.
     Recovering,
+    /// Recovered, and waiting for another identity: what it had acknowledged may be gone.
+    Returning,
     /// It leads.
     Leader,
     /// It follows a leader.

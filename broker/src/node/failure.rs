@@ -2,11 +2,10 @@
 
 use raft_store::Health;
 
-use super::group::NodeGroup;
+use super::group::Running;
 
 /// Resolves when the replica's log has latched or its Raft has stopped by itself, and says why.
-pub(super) async fn of(group: &NodeGroup) -> String {
-    let Some(running) = group.running() else { return std::future::pending().await };
+pub(super) async fn of(running: &Running) -> String {
     let mut health = running.log.health();
     let latched = async {
         loop {

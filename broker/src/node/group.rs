@@ -1,22 +1,28 @@
 //! One broker group on this node, from the first accepted client to the clean mark.
+//!
+//! Its supervisor owns the replica and takes it through its states: recovered without an identity, and asking for one;
+//! running; stopped for a moment, to be edited and started again.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use raft_store::{
     ClusterId, FlushMode, LogPosition, LogView, Member, Pace, ReadBudget, Recovered, ScrubOptions, StoppedStore,
 };
 use remoting::Handler;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::late_handler::LateHandler;
-use super::{StartError, StartOptions};
+use super::rejoin::{self, Former};
+use super::{StartError, StartOptions, failure, flush, recover};
 use crate::config::{
     BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, NodeOptions, RaftOptions, StorageOptions,
 };
 use crate::disk::DiskWatch;
+use crate::http;
 use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
 use crate::raft::repair::{Peers, Ranges, Repairer, repair_stopped};
@@ -24,11 +30,15 @@ use crate::raft::{CatchUpRate, GroupRaft, GroupRaftOptions, Role, Timing, TypeCo
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::retention::GroupRetention;
 use crate::sequencer::{Sequencer, SequencerOptions};
-use crate::state_machine::command::COMMAND_MAGIC;
+use crate::state_machine::command::{COMMAND_MAGIC, starts_sync};
 use crate::state_machine::{StateMachine, StateReader, StoreControl};
-use crate::store::StoreOptions;
+use crate::store::{MessageStore, StoreOptions};
+
+/// Orders to a replica that wait; an operator gives one at a time.
+const ORDERS_MAX: usize = 4;
 
 /// What a group's start needs from its node.
+#[derive(Clone)]
 pub(super) struct Context {
     pub(super) cluster: ClusterOptions,
     pub(super) node: NodeOptions,
@@ -46,11 +56,45 @@ pub(super) struct Context {
 pub(super) struct NodeGroup {
     options: GroupOptions,
     late: Arc<LateHandler>,
-    running: OnceLock<Running>,
+    running: RwLock<Option<Arc<Running>>>,
     /// Turns true when `running` is there.
     started: watch::Sender<bool>,
     /// Why the start waits for a repair.
     repairing: Mutex<Option<String>>,
+    /// A replica that is recovered and has no identity.
+    waiting: Mutex<Option<Recovering>>,
+    /// What closes the files, whoever uses them.
+    files: Mutex<Option<(StoreControl, LogView)>>,
+    /// What is known of the store, for status.
+    recovered: RwLock<Option<Recovered>>,
+    /// Whether the replica counts as missing until it votes again.
+    returning: watch::Sender<bool>,
+    orders: mpsc::Sender<Order>,
+    /// Taken by the supervisor.
+    ordered: Mutex<Option<mpsc::Receiver<Order>>>,
+}
+
+/// Log and derived files, recovered.
+pub(super) struct Recovering {
+    pub(super) log: raft_store::Opened<TypeConfig>,
+    store: crate::state_machine::Opened,
+    holds: Holds,
+}
+
+/// What an operator wants done with a replica.
+pub(super) enum Order {
+    /// Stop it, give up its identity, and let it come back under another.
+    Retire {
+        /// Answered once it has stopped and has no identity.
+        done: oneshot::Sender<Result<(), http::AdminError>>,
+    },
+    /// Stop it and go on from its log without a majority.
+    Recover {
+        /// What the operator has seen and agreed to.
+        order: http::RecoverOrder,
+        /// Answered once the replica leads.
+        done: oneshot::Sender<Result<http::LossReport, http::AdminError>>,
+    },
 }
 
 /// The parts of a replica that runs.
@@ -64,18 +108,32 @@ pub(super) struct Running {
     pub(super) disk: DiskWatch,
     pub(super) retention: Arc<GroupRetention>,
     pub(super) repairer: Repairer,
-    control: StoreControl,
+    pub(super) store: MessageStore,
+    handler: Arc<GroupHandler>,
     hub: PeerHub,
+}
+
+impl Running {
+    pub(super) fn node_id(&self) -> u64 {
+        self.raft.node_id()
+    }
 }
 
 impl NodeGroup {
     pub(super) fn new(options: GroupOptions) -> Self {
+        let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         Self {
             options,
             late: Arc::new(LateHandler::default()),
-            running: OnceLock::new(),
+            running: RwLock::default(),
             started: watch::Sender::new(false),
             repairing: Mutex::default(),
+            waiting: Mutex::default(),
+            files: Mutex::default(),
+            recovered: RwLock::default(),
+            returning: watch::Sender::new(false),
+            orders,
+            ordered: Mutex::new(Some(ordered)),
         }
     }
 
@@ -87,8 +145,50 @@ impl NodeGroup {
         &self.options.name
     }
 
-    pub(super) fn running(&self) -> Option<&Running> {
-        self.running.get()
+    pub(super) fn running(&self) -> Option<Arc<Running>> {
+        self.running.read().clone()
+    }
+
+    /// What the last recovery of the store found.
+    pub(super) fn recovered(&self) -> Option<Recovered> {
+        self.recovered.read().clone()
+    }
+
+    /// The log as it is now, with or without a running replica.
+    pub(super) fn log(&self) -> Option<LogView> {
+        self.files.lock().as_ref().map(|(_, log)| log.clone())
+    }
+
+    /// The identity of the replica; the configured one before anything else is known.
+    pub(super) fn node_id(&self) -> u64 {
+        let known = self.running().map(|running| running.node_id());
+        known.or_else(|| self.recovered()?.node_id).unwrap_or(self.options.own_id)
+    }
+
+    /// Whether the replica has lost its identity and does not vote under the next one yet.
+    pub(super) fn is_returning(&self) -> bool {
+        *self.returning.borrow()
+    }
+
+    pub(super) fn set_returning(&self, returning: bool) {
+        self.returning.send_replace(returning);
+    }
+
+    /// Leaves a recovered replica without an identity to the supervisor.
+    pub(super) fn set_waiting(&self, recovering: Recovering) {
+        *self.waiting.lock() = Some(recovering);
+    }
+
+    /// Hands an order to the supervisor.
+    pub(super) async fn order(&self, order: Order) -> Result<(), http::AdminError> {
+        let busy = |_| http::AdminError::Unavailable(format!("group {} is stopping", self.name()));
+        self.orders.send(order).await.map_err(busy)
+    }
+
+    /// The preferred leader, by its node's name.
+    fn preferred_node(&self) -> Option<String> {
+        let id = self.options.preferred_leader?;
+        self.options.members.iter().find(|member| member.id == id).map(|member| member.node.clone())
     }
 
     /// For the client port: takes requests from now on.
@@ -101,29 +201,128 @@ impl NodeGroup {
         self.late.expire(now);
     }
 
-    /// Recovers the replica, starts it, and hands it the requests that wait.
-    pub(super) async fn start(&self, context: Context) -> Result<(), StartError> {
-        let holds = Holds::new();
-        let (log, store) = self.recover(&context, holds.clone()).await?;
-        let recovered = log.recovered;
-        for line in &recovered.report {
-            tracing::info!(group = self.name(), "{line}");
+    /// Recovers the replica and starts it. One without an identity is left to the supervisor: the node runs without it.
+    pub(super) async fn start(&self, context: &Context) -> Result<(), StartError> {
+        let recovering = self.recover(context, false).await?;
+        match recovering.log.recovered.node_id {
+            Some(node_id) => {
+                let running = self.run(context, recovering, node_id).await?;
+                self.open_to_clients(&running);
+                if context.start.bootstrap && self.options.initializes() {
+                    let failed = |source| StartError::Raft { group: self.name().to_owned(), source: Box::new(source) };
+                    running.raft.initialize().await.map_err(failed)?;
+                }
+            }
+            None => self.set_waiting(recovering),
         }
-        tracing::info!(
-            group = self.name(), stop = ?recovered.stop, last = ?recovered.last, replay_from = ?store.started_behind,
-            after = ?context.start.started.elapsed(), "log recovered"
-        );
+        Ok(())
+    }
+
+    /// Looks after the replica until it fails or the node stops. Returns why it has failed.
+    pub(super) async fn supervise(&self, context: Context) -> String {
+        let Some(mut ordered) = self.ordered.lock().take() else { return std::future::pending().await };
+        loop {
+            let waiting = self.waiting.lock().take();
+            let order = match (waiting, self.running()) {
+                (Some(recovering), _) => match self.wait_for_identity(&context, recovering, &mut ordered).await {
+                    Ok(order) => order,
+                    Err(error) => return describe_failure(&error),
+                },
+                (None, Some(running)) => {
+                    tokio::select! {
+                        reason = failure::of(&running) => return reason,
+                        never = self.follow_pace(&running) => match never {},
+                        () = self.follow_role(&running, &context.registration) => return "replica has stopped".to_owned(),
+                        never = rejoin::until_voter(self, &context, &running) => match never {},
+                        never = flush::follow(self, &context, &running) => match never {},
+                        reason = context.hub.outcast(self.name()) => {
+                            tracing::error!(group = self.name(), reason, "identity is not accepted any more: retiring it");
+                            Some(Order::Retire { done: oneshot::channel().0 })
+                        }
+                        order = ordered.recv() => order,
+                    }
+                }
+                // Stopped by an order that could not be carried out.
+                (None, None) => match self.start(&context).await {
+                    Ok(()) => continue,
+                    Err(error) => return describe_failure(&error),
+                },
+            };
+            let result = match order {
+                None => continue,
+                Some(Order::Retire { done }) => self.retire(&context, done).await,
+                Some(Order::Recover { order, done }) => recover::carry_out(self, &context, order, done).await,
+            };
+            if let Err(error) = result {
+                return describe_failure(&error);
+            }
+        }
+    }
+
+    /// Asks for an identity and runs under it; or returns with an order that came before.
+    async fn wait_for_identity(
+        &self,
+        context: &Context,
+        recovering: Recovering,
+        ordered: &mut mpsc::Receiver<Order>,
+    ) -> Result<Option<Order>, StartError> {
+        self.set_returning(true);
+        let Some(former) = Former::of(&recovering.log.recovered, self.name()) else {
+            unreachable!("a store without an identity has had one")
+        };
+        let given = tokio::select! {
+            given = rejoin::ask(self, context, &former) => given,
+            order = ordered.recv() => {
+                drop(recovering);
+                self.stop().await;
+                return Ok(order);
+            }
+        };
+        let view = recovering.log.view.clone();
+        let adopted = tokio::task::spawn_blocking(move || view.adopt_identity(given.node_id, given.generation)).await;
+        let log_failed = |source| StartError::Log { group: self.name().to_owned(), source };
+        adopted.map_err(|_| StartError::Panicked { group: self.name().to_owned() })?.map_err(log_failed)?;
+        let mut recovering = recovering;
+        recovering.log.recovered.generation = given.generation;
+        let running = self.run(context, recovering, given.node_id).await?;
+        self.open_to_clients(&running);
+        Ok(None)
+    }
+
+    /// Stops the replica and gives up its identity.
+    async fn retire(
+        &self,
+        context: &Context,
+        done: oneshot::Sender<Result<(), http::AdminError>>,
+    ) -> Result<(), StartError> {
+        self.stop().await;
+        let recovering = self.recover(context, true).await?;
+        self.set_waiting(recovering);
+        let _ = done.send(Ok(()));
+        Ok(())
+    }
+
+    /// Starts Raft under `node_id` and everything above it. Clients are let in by [`Self::open_to_clients`].
+    pub(super) async fn run(
+        &self,
+        context: &Context,
+        recovering: Recovering,
+        node_id: u64,
+    ) -> Result<Arc<Running>, StartError> {
+        let Recovering { log, store, holds } = recovering;
+        let recovered = log.recovered;
         let failed = |source| StartError::Raft { group: self.name().to_owned(), source: Box::new(source) };
         let identity = GroupIdentity {
             group: self.name().to_owned(),
-            node_id: self.options.own_id,
+            node_id,
             store_uuid: recovered.store_uuid,
             start_counter: recovered.start_counter,
+            generation: recovered.generation,
         };
         let raft_options = GroupRaftOptions {
             identity,
             members: self.options.members.iter().map(|member| (member.id, to_member(member))).collect(),
-            preferred_leader: self.options.preferred_leader,
+            preferred_leader: self.preferred_node(),
             restarted: recovered.vote.is_some() || recovered.last.is_some(),
             started: tokio::time::Instant::from_std(context.start.started),
             timing: Timing {
@@ -136,6 +335,8 @@ impl NodeGroup {
         };
         let raft =
             GroupRaft::start(raft_options, &context.hub, log.storage, store.state_machine).await.map_err(failed)?;
+        let state = store.state.clone();
+        context.hub.set_successors(self.name(), Arc::new(move |node_id| state.successor_of(node_id)));
         let retention = GroupRetention::new(
             self.name().to_owned(),
             raft.clone(),
@@ -145,7 +346,7 @@ impl NodeGroup {
             store.state.clone(),
         );
         context.hub.set_range_handler(self.name(), Ranges::running(log.view.clone()));
-        let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(&context));
+        let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(context));
         self.repairing.lock().take();
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
         let disk =
@@ -154,7 +355,7 @@ impl NodeGroup {
             settings: GroupSettings {
                 cluster_name: context.cluster.name.clone(),
                 broker_name: self.name().to_owned(),
-                node_id: self.options.own_id,
+                node_id,
                 client_addr: self.options.own_member().client_addr,
                 auto_create_topics: context.broker.auto_create_topics,
                 auto_create_groups: context.broker.auto_create_groups,
@@ -163,7 +364,7 @@ impl NodeGroup {
                 delay_levels: context.broker.delay_levels.clone(),
             },
             state: store.state.clone(),
-            store: store.store,
+            store: store.store.clone(),
             raft: raft.clone(),
             sequencer: sequencer.clone(),
             holds,
@@ -172,9 +373,7 @@ impl NodeGroup {
             disk: disk.subscribe(),
         });
         let handler = Arc::new(GroupHandler::new(group.clone()));
-        context.hub.set_forward_handler(self.name(), Arc::clone(&handler) as _);
-        context.hub.set_copy_handler(self.name(), Arc::clone(&handler) as _);
-        let running = Running {
+        let running = Arc::new(Running {
             group,
             raft,
             sequencer,
@@ -184,19 +383,21 @@ impl NodeGroup {
             disk,
             retention: Arc::new(retention),
             repairer,
-            control: store.control,
+            store: store.store,
+            handler,
             hub: context.hub.clone(),
-        };
-        assert!(self.running.set(running).is_ok(), "a group is started once");
+        });
+        *self.running.write() = Some(Arc::clone(&running));
+        Ok(running)
+    }
+
+    /// Hands over the requests that wait, and everything from now on.
+    pub(super) fn open_to_clients(&self, running: &Running) {
+        let hub = &running.hub;
+        hub.set_forward_handler(self.name(), Arc::clone(&running.handler) as _);
+        hub.set_copy_handler(self.name(), Arc::clone(&running.handler) as _);
+        self.late.install(Arc::clone(&running.handler) as _);
         self.started.send_replace(true);
-        self.late.install(handler);
-        if context.start.bootstrap
-            && self.options.initializes()
-            && let Some(running) = self.running()
-        {
-            running.raft.initialize().await.map_err(failed)?;
-        }
-        Ok(())
     }
 
     fn dir(&self, data_dir: &Path) -> PathBuf {
@@ -204,11 +405,8 @@ impl NodeGroup {
     }
 
     /// Opens log and derived files. Off the runtime: it reads up to a segment.
-    async fn recover(
-        &self,
-        context: &Context,
-        holds: Holds,
-    ) -> Result<(raft_store::Opened<TypeConfig>, crate::state_machine::Opened), StartError> {
+    pub(super) async fn recover(&self, context: &Context, retire: bool) -> Result<Recovering, StartError> {
+        let holds = Holds::new();
         let dir = self.dir(&context.node.data_dir);
         let mut log_options =
             raft_store::Options::new(dir.join("log"), ClusterId::new(context.cluster.id), self.options.own_id);
@@ -220,6 +418,10 @@ impl NodeGroup {
         log_options.segment_bytes = context.storage.segment_bytes;
         log_options.mount_identity = context.storage.mount_identity;
         log_options.allow_unproven_fs = context.storage.allow_unproven_filesystem;
+        log_options.retire = retire;
+        log_options.alone = self.options.members.len() == 1;
+        log_options.flush_interval = context.storage.flush_interval;
+        log_options.starts_sync = starts_sync;
         log_options.flush = match context.storage.flush {
             FlushOptions::Sync => FlushMode::Sync,
             FlushOptions::Async { interval } => FlushMode::Async { interval },
@@ -237,16 +439,33 @@ impl NodeGroup {
         store_options.delay_levels = context.broker.delay_levels.clone();
         store_options.open_files_max = context.derived_files_max;
         let mut repaired = None;
-        loop {
+        let (log, store) = loop {
             let error = match self.open(log_options.clone(), store_options.clone(), holds.clone()).await {
                 Err(StartError::Log { source, .. }) if log_options.repaired => source,
-                opened => return opened,
+                opened => break opened?,
             };
             let base = StoppedStore::damaged_segment(&error).filter(|base| Some(*base) != repaired);
             let Some(base) = base else { return Err(StartError::Log { group: self.name().to_owned(), source: error }) };
             self.repair(context, &log_options, base, &error).await?;
             repaired = Some(base);
+        };
+        let recovered = &log.recovered;
+        for line in &recovered.report {
+            tracing::info!(group = self.name(), "{line}");
         }
+        tracing::info!(
+            group = self.name(), stop = ?recovered.stop, last = ?recovered.last, replay_from = ?store.started_behind,
+            after = ?context.start.started.elapsed(), "log recovered"
+        );
+        if recovered.node_id.is_none() {
+            tracing::warn!(
+                group = self.name(), stop = ?recovered.stop, former = ?recovered.retired.last().map(|former| former.node_id),
+                "what this replica acknowledged may be gone: it comes back under another identity"
+            );
+        }
+        *self.recovered.write() = Some(recovered.clone());
+        *self.files.lock() = Some((store.control.clone(), log.view.clone()));
+        Ok(Recovering { log, store, holds })
     }
 
     async fn open(
@@ -267,14 +486,13 @@ impl NodeGroup {
     }
 
     /// Lets others lead while this replica's disk is slow.
-    pub(super) async fn follow_pace(&self) {
-        let Some(running) = self.running() else { return };
+    async fn follow_pace(&self, running: &Running) -> Infallible {
         let mut pace = running.log.pace();
         loop {
             let is_slow = *pace.borrow_and_update() == Pace::Slow;
             running.raft.set_unfit(Unfit::DiskSlow, is_slow);
             if pace.changed().await.is_err() {
-                return;
+                return std::future::pending().await;
             }
         }
     }
@@ -297,6 +515,7 @@ impl NodeGroup {
             node_id: self.options.own_id,
             store_uuid: store.store_uuid(),
             start_counter: store.start_counter(),
+            generation: 0,
         };
         let addresses = self.options.members.iter().map(|member| {
             let address = PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() };
@@ -318,8 +537,7 @@ impl NodeGroup {
     }
 
     fn peers(&self, context: &Context) -> Peers {
-        let members = self.options.members.iter().map(|member| member.id);
-        Peers::new(context.hub.clone(), self.name(), self.options.own_id, members)
+        Peers::new(context.hub.clone(), self.name())
     }
 
     /// Why the start waits for a repair, if it does.
@@ -327,9 +545,8 @@ impl NodeGroup {
         self.repairing.lock().clone()
     }
 
-    /// Tells the name servers whenever the role changes.
-    pub(super) async fn follow_role(&self, registration: RegistrationHandle) {
-        let Some(running) = self.running() else { return };
+    /// Tells the name servers whenever the role changes, until the replica stops.
+    async fn follow_role(&self, running: &Running, registration: &RegistrationHandle) {
         let mut role = running.raft.role();
         loop {
             let now = role.borrow_and_update().clone();
@@ -374,21 +591,32 @@ impl NodeGroup {
         }
     }
 
+    /// Stops the replica, running or not, so that it can be edited and started again. Requests wait meanwhile.
+    pub(super) async fn stop(&self) {
+        self.late.uninstall();
+        self.quiesce().await;
+        self.close().await;
+    }
+
     /// Stops the replica, writes everything and marks the data as clean.
     pub(super) async fn close(&self) {
-        let Some(running) = self.running() else { return };
-        running.sequencer.shutdown().await;
-        if *running.log.is_short_of_room().borrow() {
-            running.log.stop_waiting_for_room();
+        let waiting = self.waiting.lock().take();
+        let running = self.running.write().take();
+        if let Some(running) = &running {
+            running.sequencer.shutdown().await;
+            if *running.log.is_short_of_room().borrow() {
+                running.log.stop_waiting_for_room();
+            }
+            running.repairer.shutdown().await;
+            running.raft.shutdown().await;
+            // The port holds handlers, which hold the group, which holds the port.
+            running.hub.remove_group(self.name());
         }
-        running.repairer.shutdown().await;
-        running.raft.shutdown().await;
-        // The port holds handlers, which hold the group, which holds the port.
-        running.hub.remove_group(self.name());
-        if let Err(error) = running.control.stop().await {
+        drop(waiting);
+        let Some((control, log)) = self.files.lock().take() else { return };
+        if let Err(error) = control.stop().await {
             tracing::error!(group = self.name(), %error, "derived files are not saved; the next start builds them again");
         }
-        let log = running.log.clone();
         match tokio::task::spawn_blocking(move || log.close()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(group = self.name(), %error, "log is not closed cleanly"),
@@ -402,7 +630,7 @@ impl RegisteredGroup for NodeGroup {
         let mut record = GroupRecord {
             name: self.name().to_owned(),
             client_addr: self.options.own_member().client_addr,
-            id: self.options.own_id,
+            id: self.node_id(),
             leads: false,
             term: 0,
             leader: None,
@@ -415,7 +643,7 @@ impl RegisteredGroup for NodeGroup {
         match role {
             Role::Leader { ready: true, .. } => {
                 record.leads = true;
-                record.leader = Some(self.options.own_id);
+                record.leader = Some(running.node_id());
                 // The version first: topics that are newer than it are sent again with the next one.
                 record.version = running.state.topic_version();
                 record.topics = running.state.topics();
@@ -427,7 +655,18 @@ impl RegisteredGroup for NodeGroup {
     }
 }
 
-fn to_member(member: &crate::config::MemberOptions) -> Member {
+/// An error with its causes, in one line.
+fn describe_failure(error: &StartError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+pub(super) fn to_member(member: &crate::config::MemberOptions) -> Member {
     Member {
         node: member.node.clone(),
         raft_addr: member.raft_addr.clone(),

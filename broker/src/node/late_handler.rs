@@ -1,15 +1,16 @@
 //! Takes a group's requests from the first moment on, and hands them over in order once the group can answer.
 //!
 //! Accepting, recovering and leading are separate: a client that connects to a node that is still reading its log waits
-//! instead of being refused. What waits too long is answered "not now", before the client's own time is up.
+//! instead of being refused. The same holds while a replica is stopped and started again. What waits too long is answered
+//! "not now", before the client's own time is up.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use protocol::{LanguageCode, RemotingCommand, RequestCode, ResponseCode};
-use remoting::{Connection, Handler, Responder};
+use remoting::{Connection, ConnectionId, Handler, Responder};
 
 const REQUESTS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 64 << 20;
@@ -21,7 +22,8 @@ const OTHER_WAIT_MAX: Duration = Duration::from_millis(2_500);
 /// A handler whose real one comes later.
 #[derive(Default)]
 pub(super) struct LateHandler {
-    real: OnceLock<Arc<dyn Handler>>,
+    /// Changed under the lock of `waiting` only.
+    real: RwLock<Option<Arc<dyn Handler>>>,
     waiting: Mutex<Waiting>,
 }
 
@@ -29,7 +31,8 @@ pub(super) struct LateHandler {
 struct Waiting {
     requests: VecDeque<WaitingRequest>,
     bytes: usize,
-    opened: Vec<Connection>,
+    /// Every connection there is, for the next real handler.
+    open: HashMap<ConnectionId, Connection>,
 }
 
 struct WaitingRequest {
@@ -40,20 +43,25 @@ struct WaitingRequest {
 
 impl LateHandler {
     /// Hands over what waits, and everything from now on.
-    ///
-    /// # Panics
-    /// When called twice.
     pub(super) fn install(&self, real: Arc<dyn Handler>) {
         // Requests that arrive now wait for the lock, so the order of each connection is kept.
         let mut waiting = self.waiting.lock();
-        for connection in waiting.opened.drain(..) {
-            real.opened(&connection);
-        }
+        waiting.open.values().for_each(|connection| real.opened(connection));
         for WaitingRequest { request, responder, .. } in std::mem::take(&mut waiting.requests) {
             real.handle(request, responder);
         }
         waiting.bytes = 0;
-        assert!(self.real.set(real).is_ok(), "a group is started once");
+        *self.real.write() = Some(real);
+    }
+
+    /// Lets requests wait again.
+    pub(super) fn uninstall(&self) {
+        let _waiting = self.waiting.lock();
+        *self.real.write() = None;
+    }
+
+    fn real(&self) -> Option<Arc<dyn Handler>> {
+        self.real.read().clone()
     }
 
     /// Answers what has waited too long at `now`. Call it a few times a second until [`Self::install`].
@@ -74,11 +82,11 @@ impl LateHandler {
 
 impl Handler for LateHandler {
     fn handle(&self, request: RemotingCommand, responder: Responder) {
-        if let Some(real) = self.real.get() {
+        if let Some(real) = self.real() {
             return real.handle(request, responder);
         }
         let mut waiting = self.waiting.lock();
-        if let Some(real) = self.real.get() {
+        if let Some(real) = self.real() {
             drop(waiting);
             return real.handle(request, responder);
         }
@@ -91,24 +99,18 @@ impl Handler for LateHandler {
     }
 
     fn opened(&self, connection: &Connection) {
-        if let Some(real) = self.real.get() {
-            return real.opened(connection);
-        }
         let mut waiting = self.waiting.lock();
-        match self.real.get() {
-            Some(real) => real.opened(connection),
-            None => waiting.opened.push(connection.clone()),
+        waiting.open.insert(connection.id(), connection.clone());
+        if let Some(real) = self.real() {
+            real.opened(connection);
         }
     }
 
     fn closed(&self, connection: &Connection) {
-        if let Some(real) = self.real.get() {
-            return real.closed(connection);
-        }
         let mut waiting = self.waiting.lock();
-        match self.real.get() {
-            Some(real) => real.closed(connection),
-            None => waiting.opened.retain(|opened| opened.id() != connection.id()),
+        waiting.open.remove(&connection.id());
+        if let Some(real) = self.real() {
+            real.closed(connection);
         }
     }
 }
@@ -168,6 +170,18 @@ mod tests {
         send(&handler, RequestCode::SEND_MESSAGE, 3, &sender);
         assert_eq!(handled.try_iter().collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(1, 0), (2, 0), (3, 0)]);
+    }
+
+    #[test]
+    fn requests_wait_again_while_there_is_no_handler() {
+        let (handler, (sender, answers), (seen, handled)) = (LateHandler::default(), mpsc::channel(), mpsc::channel());
+        handler.install(Arc::new(Recorder(seen.clone())));
+        send(&handler, RequestCode::SEND_MESSAGE, 1, &sender);
+        handler.uninstall();
+        send(&handler, RequestCode::SEND_MESSAGE, 2, &sender);
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(1, 0)]);
+        handler.install(Arc::new(Recorder(seen)));
+        assert_eq!(handled.try_iter().collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]

@@ -111,10 +111,10 @@ impl NodeRetention {
 }
 
 /// Of all replicas the segment that is oldest.
-fn oldest<'a>(surveys: &[(&'a Running, Survey)]) -> Option<(&'a Running, crate::retention::Choice)> {
+fn oldest(surveys: &[(Arc<Running>, Survey)]) -> Option<(&Running, crate::retention::Choice)> {
     let offers = surveys.iter().filter_map(|(running, survey)| {
         let (drop, stamped_ms) = survey.by_disk()?;
-        Some((*running, drop, stamped_ms))
+        Some((&**running, drop, stamped_ms))
     });
     offers.min_by_key(|(_, _, stamped_ms)| *stamped_ms).map(|(running, drop, _)| (running, drop))
 }

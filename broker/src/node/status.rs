@@ -5,13 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use tokio::sync::oneshot;
 
 use super::Shared;
-use super::group::NodeGroup;
+use super::group::{NodeGroup, Order};
+use super::{flush, recover};
 use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, MetricsText,
-    NodeState, NodeStatus, ReplicaRole, RetentionStatus, ScrubStatus,
+    Admin, AdminError, DamageStatus, DiskStatus, FlushMode, FlushStatus, GroupStatus, LeaderStatus, LogStatus,
+    LossReport, MemberStatus, MetricsText, NodeState, NodeStatus, RecoverOrder, RecoveryStatus, ReplicaRole,
+    RetentionStatus, ScrubStatus,
 };
 use crate::raft::{self, GroupMetrics, Role};
 
@@ -49,10 +52,22 @@ impl Admin for Shared {
         group: String,
         to: Option<String>,
     ) -> BoxFuture<'static, Result<LeaderStatus, AdminError>> {
-        let found = self.groups.iter().find(|found| found.name() == group).map(Arc::clone);
+        let found = self.group(&group);
+        Box::pin(async move { transfer_leader(&*found?, to).await })
+    }
+
+    fn recovery(&self, group: &str) -> Result<RecoveryStatus, AdminError> {
+        recover::status(&*self.group(group)?, &self.options.node.name)
+    }
+
+    fn retire(&self, group: String) -> BoxFuture<'static, Result<RecoveryStatus, AdminError>> {
+        let (found, node) = (self.group(&group), self.options.node.name.clone());
         Box::pin(async move {
-            let group = found.ok_or_else(|| AdminError::NotFound(format!("there is no group {group} on this node")))?;
-            transfer_leader(&group, to).await
+            let found = found?;
+            let (done, answer) = oneshot::channel();
+            found.order(Order::Retire { done }).await?;
+            answer.await.unwrap_or_else(|_| Err(AdminError::Unavailable("the node has stopped".to_owned())))?;
+            recover::status(&found, &node)
         })
     }
 
@@ -62,6 +77,33 @@ impl Admin for Shared {
             retention.accept_clock().await;
             retention.status()
         })
+    }
+
+    fn recover(&self, group: String, order: RecoverOrder) -> BoxFuture<'static, Result<LossReport, AdminError>> {
+        let (found, node) = (self.group(&group), self.options.node.name.clone());
+        Box::pin(async move {
+            let found = found?;
+            recover::check(&found, &node, &order)?;
+            let (done, answer) = oneshot::channel();
+            found.order(Order::Recover { order, done }).await?;
+            answer.await.unwrap_or_else(|_| Err(AdminError::Unavailable("the node has stopped".to_owned())))
+        })
+    }
+
+    fn set_flush(&self, group: String, mode: FlushMode) -> BoxFuture<'static, Result<FlushStatus, AdminError>> {
+        let found = self.group(&group);
+        Box::pin(async move {
+            let found = found?;
+            let starting = || AdminError::Unavailable(format!("group {} does not run here yet", found.name()));
+            flush::change(&*found.running().ok_or_else(starting)?, mode).await
+        })
+    }
+}
+
+impl Shared {
+    fn group(&self, name: &str) -> Result<Arc<NodeGroup>, AdminError> {
+        let found = self.groups.iter().find(|found| found.name() == name).map(Arc::clone);
+        found.ok_or_else(|| AdminError::NotFound(format!("there is no group {name} on this node")))
     }
 }
 
@@ -108,7 +150,7 @@ fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> O
         .filter(|group| match group.role {
             ReplicaRole::Leader => !group.gates_open,
             ReplicaRole::Follower => false,
-            ReplicaRole::Recovering | ReplicaRole::Electing | ReplicaRole::Failed => true,
+            ReplicaRole::Recovering | ReplicaRole::Returning | ReplicaRole::Electing | ReplicaRole::Failed => true,
         })
         .map(|group| group.name.as_str())
         .collect();
@@ -124,6 +166,7 @@ fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> O
 
 fn group_status(group: &NodeGroup) -> GroupStatus {
     let own = group.options().own_member();
+    let recovered = group.recovered();
     let configured = || {
         let members = group.options().members.iter();
         members.map(|member| MemberStatus {
@@ -138,7 +181,11 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
     let mut status = GroupStatus {
         name: group.name().to_owned(),
         client_addr: own.client_addr,
-        id: own.id,
+        id: group.node_id(),
+        retired: recovered.as_ref().map_or_else(Vec::new, |found| found.retired.iter().map(|id| id.node_id).collect()),
+        returning: group.is_returning(),
+        generation: recovered.map_or(0, |recovered| recovered.generation),
+        flush: group.log().map(|log| if log.flush_is_sync() { FlushMode::Sync } else { FlushMode::Async }),
         role: ReplicaRole::Recovering,
         gates_open: false,
         term: 0,
@@ -156,8 +203,14 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         repaired_ranges: 0,
         scrub: None,
     };
-    let Some(running) = group.running() else { return status };
+    let Some(running) = group.running() else {
+        if group.is_returning() {
+            status.role = ReplicaRole::Returning;
+        }
+        return status;
+    };
     status.disk = Some(disk_status(*running.disk.subscribe().borrow()));
+    let own_id = running.node_id();
     let metrics = running.raft.metrics();
     let role = running.raft.role().borrow().clone();
     status.term = role.term();
@@ -183,7 +236,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
     }
     status.leader = match &role {
         Role::Leader { .. } => {
-            Some(LeaderStatus { id: own.id, node: own.node.clone(), client_addr: own.client_addr.to_string() })
+            Some(LeaderStatus { id: own_id, node: own.node.clone(), client_addr: own.client_addr.to_string() })
         }
         Role::Follower { leader, .. } => leader.as_ref().map(|(id, member)| LeaderStatus {
             id: *id,
@@ -203,7 +256,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         dropped_segments: figures.dropped,
     });
     if !metrics.members.is_empty() {
-        status.members = members(&metrics, own.id);
+        status.members = members(&metrics, own_id);
     }
     status
 }
@@ -286,14 +339,18 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     gauge("gantry_raft_snapshot_index", "The entry that a new replica starts from.", &|group| {
         log(group, |log| log.snapshot)
     });
+    gauge("gantry_redundancy_reduced", "Whether this replica has lost its identity and does not vote yet.", &|group| {
+        Some(u64::from(group.returning))
+    });
     metrics
         .gauge("gantry_retention_clock_ahead", "Whether nothing is dropped for its age: the clock ran ahead.")
         .sample(&[], flag(status.retention.clock_ahead_ms.is_some()));
-    let running = || shared.groups.iter().filter_map(|group| group.running().map(|running| (group.name(), running)));
+    let running: Vec<_> =
+        shared.groups.iter().filter_map(|group| group.running().map(|running| (group.name(), running))).collect();
     let mut counter = |name: &str, help: &str, value: &dyn Fn(&super::group::Running) -> u64| {
         let mut family = metrics.counter(name, help);
-        for (name, running) in running() {
-            family.sample(&[("group", name)], value(running));
+        for (name, running) in &running {
+            family.sample(&[("group", *name)], value(running));
         }
     };
     counter("rocketmq_messages_in_total", "Messages accepted by this replica.", &|r| r.group.put_totals().0);
@@ -313,32 +370,32 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     counter("gantry_scrub_faults_total", "Damaged places found by scrubbing.", &|r| scrub(r).faults);
     counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
     let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
-    for (name, running) in running() {
-        syncs.times(&[("group", name)], &running.log.sync_times());
+    for (name, running) in &running {
+        syncs.times(&[("group", *name)], &running.log.sync_times());
     }
     let mut damaged = metrics.gauge("gantry_log_damaged_ranges", "Damaged ranges that are not repaired yet.");
-    for (name, running) in running() {
-        damaged.sample(&[("group", name)], running.repairer.status().damaged.len());
+    for (name, running) in &running {
+        damaged.sample(&[("group", *name)], running.repairer.status().damaged.len());
     }
     let mut passes = metrics.gauge("gantry_scrub_last_pass_timestamp_seconds", "When the last complete pass ended.");
-    for (name, running) in running() {
+    for (name, running) in &running {
         if let Some(ended) = running.log.scrub().and_then(|scrub| scrub.last_pass_ms) {
-            passes.sample(&[("group", name)], ended / 1_000);
+            passes.sample(&[("group", *name)], ended / 1_000);
         }
     }
     let mut clients = metrics.gauge("gantry_clients", "Connected clients, once in each of their groups.");
-    for (name, running) in running() {
+    for (name, running) in &running {
         let (producers, consumers) = running.group.client_counts();
-        clients.sample(&[("group", name), ("kind", "producer")], producers);
-        clients.sample(&[("group", name), ("kind", "consumer")], consumers);
+        clients.sample(&[("group", *name), ("kind", "producer")], producers);
+        clients.sample(&[("group", *name), ("kind", "consumer")], consumers);
     }
     let mut held = metrics.gauge("gantry_held_pulls", "Pulls that wait for messages.");
-    for (name, running) in running() {
-        held.sample(&[("group", name)], running.group.held_pulls());
+    for (name, running) in &running {
+        held.sample(&[("group", *name)], running.group.held_pulls());
     }
     let mut in_flight = metrics.gauge("gantry_bytes_in_flight", "Bytes accepted and not yet answered.");
-    for (name, running) in running() {
-        in_flight.sample(&[("group", name)], running.sequencer.bytes_in_flight());
+    for (name, running) in &running {
+        in_flight.sample(&[("group", *name)], running.sequencer.bytes_in_flight());
     }
     let mut name_servers = metrics.gauge("gantry_name_server_registered", "Whether a name server is up to date.");
     for server in &status.name_servers {

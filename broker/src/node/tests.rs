@@ -1,5 +1,7 @@
 //! A whole node in one process: its start, its stop, and a replica that fails.
 
+mod retire;
+
 use std::net::TcpListener;
 use std::path::Path;
 
@@ -53,7 +55,8 @@ async fn a_clean_stop_is_found_at_the_next_start() {
     // Now without permission to begin with nothing: it does not begin with nothing.
     let node = start(options, false).await.unwrap();
     for group in &node.shared.groups {
-        let recovered = &group.running().unwrap().recovered;
+        let running = group.running().unwrap();
+        let recovered = &running.recovered;
         assert_eq!(recovered.stop, raft_store::StopClass::Clean, "{recovered:?}");
         assert_eq!(recovered.start_counter, 2);
         assert!(recovered.last.is_some());

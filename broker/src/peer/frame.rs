@@ -79,6 +79,8 @@ pub(crate) enum Kind {
     ForwardOneway = 33,
     /// A copy of the client table is asked for.
     CopyClientTable = 34,
+    /// A node whose identity was retired asks the leader for the next step of its return.
+    Replace = 40,
     /// The answer to a call, by sequence.
     Answer = 48,
     /// A call that was not served, by sequence, with the reason.
@@ -105,6 +107,7 @@ impl Kind {
             32 => Self::Forward,
             33 => Self::ForwardOneway,
             34 => Self::CopyClientTable,
+            40 => Self::Replace,
             48 => Self::Answer,
             49 => Self::Failed,
             _ => return None,

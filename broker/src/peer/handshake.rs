@@ -12,8 +12,12 @@
 //! | per group: name, node id, store uuid, start counter | name, u64, 16 bytes, u64 |
 //! | per group: last log id | bool, then term and index u64 |
 //! | per group: vote | bool, then term and node id u64, committed bool |
+//! | per group, all or none: generation | u64, none if all are 0 |
 //!
-//! `Refused` holds a text. A name is a length byte and UTF-8. The version, the cluster id, the group and both node ids
+//! On a connection of class `Rejoin` the group speaks through its retired identity: node id and store uuid are those it
+//! had, the start counter is the present one.
+//!
+//! `Refused` holds a text, see [`Outcast`] for those that begin with a fixed word. A name is a length byte and UTF-8. The version, the cluster id, the group and both node ids
 //! are in the envelope of each frame.
 
 use bytes::{BufMut, BytesMut};
@@ -36,6 +40,8 @@ pub(crate) enum Class {
     Snapshot = 5,
     /// Stretches of the log of a group, for a replica that is damaged.
     Repair = 6,
+    /// A node whose identity in a group was retired, to ask for another.
+    Rejoin = 8,
 }
 
 impl Class {
@@ -47,6 +53,7 @@ impl Class {
             4 => Self::Forward,
             5 => Self::Snapshot,
             6 => Self::Repair,
+            8 => Self::Rejoin,
             _ => return None,
         })
     }
@@ -83,6 +90,36 @@ pub struct GroupIdentity {
     pub store_uuid: [u8; 16],
     /// How often the replica was started.
     pub start_counter: u64,
+    /// How often the group has gone on without its majority. Members of an older one are out.
+    pub generation: u64,
+}
+
+/// Why a replica's own identity is not accepted any more. Whoever is told so gives it up and returns under another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcast {
+    /// The peer has seen a later start of this identity: the disk was rolled back.
+    RolledBack,
+    /// The group has gone on without its majority, under members chosen then.
+    Superseded,
+    /// The group has given the node another identity.
+    Retired,
+}
+
+impl Outcast {
+    /// The word that a refusal begins with.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::RolledBack => "rolled_back",
+            Self::Superseded => "superseded",
+            Self::Retired => "retired",
+        }
+    }
+
+    /// Whether a refusal says so about whoever was refused.
+    pub(crate) fn of(reason: &str) -> Option<Self> {
+        let word = reason.split_once(": ")?.0;
+        [Self::RolledBack, Self::Superseded, Self::Retired].into_iter().find(|outcast| outcast.word() == word)
+    }
 }
 
 /// What a replica tells about itself when a connection starts.
@@ -123,6 +160,9 @@ impl Greeting {
                 put_vote_mark(out, vote);
             }
         }
+        if groups.iter().any(|group| group.identity.generation > 0) {
+            groups.iter().for_each(|group| out.put_u64(group.identity.generation));
+        }
     }
 
     pub(crate) fn decode(frame: &Frame) -> Result<Self, FrameError> {
@@ -132,17 +172,23 @@ impl Greeting {
         let target_node = fields.name("target node name")?;
         let incarnation = fields.u64("incarnation")?;
         let count = usize::from(fields.u8("group count")?);
-        let mut groups = Vec::new();
+        let mut groups: Vec<GroupGreeting> = Vec::new();
         for _ in 0..count {
             let identity = GroupIdentity {
                 group: fields.name("group name")?,
                 node_id: fields.u64("node id")?,
                 store_uuid: fields.array("store uuid")?,
                 start_counter: fields.u64("start counter")?,
+                generation: 0,
             };
             let last_log = log_mark(&mut fields)?;
             let vote = if fields.bool("vote")? { Some(vote_mark(&mut fields)?) } else { None };
             groups.push(GroupGreeting { identity, last_log, vote });
+        }
+        if fields.remaining() > 0 {
+            for group in &mut groups {
+                group.identity.generation = fields.u64("generation")?;
+            }
         }
         fields.finish("end of greeting")?;
         Ok(Self { class, node, target_node, incarnation, groups })

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::error::PeerError;
 use super::forward::{self, ForwardReply};
 use super::frame::{Envelope, Frame, FrameWriter, Kind, put_text};
-use super::handshake::{Class, Greeting};
+use super::handshake::{Class, Greeting, Outcast};
 use super::link::put_failure;
 use super::outbox::Outbox;
 use super::range;
@@ -120,7 +120,9 @@ async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemap
         Some(group) => {
             let cancel = group.cancel.clone();
             let served = async {
-                if hello.class == Class::Append {
+                if hello.class == Class::Rejoin {
+                    rejoin(&group, stream, &hello.node, &envelope).await
+                } else if hello.class == Class::Append {
                     match group.service() {
                         Some(service) => Err(service.serve_append(stream, envelope).await),
                         None => Err(PeerError::Unavailable("replica has stopped".to_owned())),
@@ -156,22 +158,45 @@ fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Ref
         return Err(if hosted { not_now() } else { format!("group {name} is not hosted here").into() });
     };
     let (sender, target) = (frame.envelope.sender, frame.envelope.target);
+    let theirs = hello.group(&name).ok_or_else(|| format!("greeting says nothing about group {name}"))?;
+    if hello.class == Class::Rejoin {
+        group.check_rejoin(&hello.node, &theirs.identity)?;
+        return Ok((hello, Some(group)));
+    }
+    if hello.class == Class::Repair {
+        // It only reads, and that helps a damaged replica under whatever identity it has, had, or believes us to have.
+        return match group.hosts(&hello.node) {
+            true => Ok((hello, Some(group))),
+            false => Err(format!("node {} holds no replica of group {name}", hello.node).into()),
+        };
+    }
+    if let Some(successor) = group.successor(sender) {
+        let word = Outcast::Retired.word();
+        return Err(format!(
+            "{word}: node {sender} of group {name} lost what it may have acknowledged, and goes on as node {successor}"
+        )
+        .into());
+    }
+    group.check_generation(&theirs.identity)?;
     if target != group.identity.node_id {
         return Err(format!("replica of group {name} is node {}, not {target}", group.identity.node_id).into());
     }
-    let member = group.address(sender).ok_or_else(|| format!("node {sender} is no member of group {name}"))?;
-    if member.node != hello.node {
-        return Err(format!("member {sender} of group {name} is {}, not {}", member.node, hello.node).into());
+    match group.address(sender) {
+        Some(member) if member.node != hello.node => {
+            return Err(format!("member {sender} of group {name} is {}, not {}", member.node, hello.node).into());
+        }
+        Some(_) => {}
+        // A leader may have come under a new identity that this log does not reach yet.
+        None if group.hosts(&hello.node) => {}
+        None => return Err(format!("node {sender} is no member of group {name}").into()),
     }
-    let theirs = hello.group(&name).ok_or_else(|| format!("greeting says nothing about group {name}"))?;
     if theirs.identity.node_id != sender {
         return Err(format!("greeting of node {} comes from node {sender}", theirs.identity.node_id).into());
     }
-    let needs_replica = !matches!(hello.class, Class::Forward | Class::Repair);
-    if needs_replica && group.service().is_none() {
+    if hello.class != Class::Forward && group.service().is_none() {
         return Err(not_now());
     }
-    group.remember(&theirs.identity)?;
+    group.remember(&theirs.identity, hello.incarnation)?;
     Ok((hello, Some(group)))
 }
 
@@ -183,6 +208,30 @@ async fn control(hub: &Hub, mut stream: PeerStream, envelope: &Envelope) -> Resu
             return Err(PeerError::Protocol(format!("{:?} on a control connection", frame.kind)));
         }
         stream.send(FrameWriter::new(Kind::Answer, frame.sequence, envelope, 0)).await?;
+    }
+}
+
+/// Serves a node that wants to come back under another identity, one question after the other.
+async fn rejoin(group: &Group, mut stream: PeerStream, node: &str, envelope: &Envelope) -> Result<(), PeerError> {
+    loop {
+        let frame = stream.reader.next().await?;
+        if frame.kind != Kind::Replace {
+            return Err(PeerError::Protocol(format!("{:?} on a connection to rejoin", frame.kind)));
+        }
+        let sequence = frame.sequence;
+        let served = match group.service() {
+            Some(service) => service.replace(node.to_owned(), frame).await,
+            None => Err("replica has stopped".to_owned()),
+        };
+        let mut writer = match &served {
+            Ok(answer) => FrameWriter::new(Kind::Answer, sequence, envelope, answer.fields.len()),
+            Err(_) => FrameWriter::new(Kind::Failed, sequence, envelope, 64),
+        };
+        match served {
+            Ok(answer) => writer.fields().extend_from_slice(&answer.fields),
+            Err(reason) => put_failure(writer.fields(), true, &reason),
+        }
+        stream.send(writer).await?;
     }
 }
 

@@ -25,6 +25,10 @@ pub(crate) trait GroupService: Send + Sync + 'static {
     /// Serves one call. The error is told to the peer.
     fn call(self: Arc<Self>, frame: Frame) -> BoxFuture<'static, Result<Answer, String>>;
 
+    /// Does the next step of the return of `node`, whose identity was retired, and says how far it is. The error is told
+    /// to the node.
+    fn replace(self: Arc<Self>, node: String, frame: Frame) -> BoxFuture<'static, Result<Answer, String>>;
+
     /// Serves an append stream until it ends. `envelope` is the one of the answers.
     fn serve_append(self: Arc<Self>, stream: PeerStream, envelope: Envelope) -> BoxFuture<'static, PeerError>;
 

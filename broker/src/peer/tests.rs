@@ -213,8 +213,14 @@ async fn strangers_are_turned_away_with_a_reason() {
     assert_eq!(refused.unwrap_err(), "replica of group broker-a is node 2, not 3");
     let refused = check(Class::Forward, |_, _, members| members.get_mut(&2).unwrap().node = "n7".to_owned()).await;
     assert_eq!(refused.unwrap_err(), "node n2 is not n7");
-    let refused = check(Class::Forward, |_, identity, _| identity.node_id = 8).await;
+    let refused = check(Class::Forward, |options, identity, _| {
+        options.node = "n8".to_owned();
+        identity.node_id = 8;
+    })
+    .await;
     assert_eq!(refused.unwrap_err(), "node 8 is no member of group broker-a");
+    // A node that is known may have come under another identity meanwhile, and even lead.
+    assert_eq!(check(Class::Forward, |_, identity, _| identity.node_id = 8).await, Ok(()));
     let refused = check(Class::Forward, |options, _, _| options.node = "n8".to_owned()).await;
     assert_eq!(refused.unwrap_err(), "member 1 of group broker-a is n1, not n8");
     let refused = check(Class::Rpc, |_, _, _| {}).await;
@@ -225,14 +231,20 @@ async fn strangers_are_turned_away_with_a_reason() {
 async fn replaced_disk_and_rolled_back_disk_are_turned_away() {
     let (one, two) = pair().await;
     let group = two.hub().group(GROUP).unwrap();
-    assert_eq!(group.remember(&identity(1, 5)), Ok(()));
-    assert_eq!(group.remember(&identity(1, 6)), Ok(()));
-    let rolled_back = group.remember(&identity(1, 5)).unwrap_err();
-    assert!(rolled_back.contains("rolled back"), "{rolled_back}");
+    assert_eq!(group.remember(&identity(1, 5), 77), Ok(()));
+    assert_eq!(group.remember(&identity(1, 6), 78), Ok(()));
+    assert_eq!(group.remember(&identity(1, 6), 78), Ok(()));
+    for (counter, incarnation) in [(5, 77), (6, 79)] {
+        let rolled_back = group.remember(&identity(1, counter), incarnation).unwrap_err();
+        assert_eq!(Outcast::of(&rolled_back), Some(Outcast::RolledBack), "{rolled_back}");
+    }
     let replaced = GroupIdentity { store_uuid: [9; 16], ..identity(1, 7) };
-    assert!(group.remember(&replaced).unwrap_err().contains("disk was replaced"));
+    let replaced = group.remember(&replaced, 79).unwrap_err();
+    assert!(replaced.contains("disk was replaced"), "{replaced}");
+    assert_eq!(Outcast::of(&replaced), None, "that is for a person to look at");
     let refused = one.forward(GROUP, 2, client(), &request(b"hello"), LONG).await.unwrap_err();
-    assert!(refused.to_string().contains("rolled back"), "{refused}");
+    assert!(refused.to_string().contains("rolled_back"), "{refused}");
+    assert!(one.outcast(GROUP).await.starts_with("rolled_back: node 1 "));
     one.shutdown().await;
     two.shutdown().await;
 }
@@ -252,4 +264,26 @@ async fn noise_on_the_port_ends_its_connection_and_nothing_else() {
     }
     cluster.raft(leader).propose(crate::raft::tests::stores::record(1, 20)).await.unwrap();
     cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retired_identities_and_members_of_an_older_generation_are_turned_away_and_told_why() {
+    let (one, two) = pair().await;
+    two.set_successors(GROUP, Arc::new(|node_id| (node_id == 1).then_some(77)));
+    let refused = one.forward(GROUP, 2, client(), &request(b"hello"), LONG).await.unwrap_err();
+    assert!(refused.to_string().contains("goes on as node 77"), "{refused}");
+    assert!(one.outcast(GROUP).await.starts_with("retired: node 1 "));
+    one.shutdown().await;
+    two.shutdown().await;
+
+    let (one, two) = pair().await;
+    let later = GroupIdentity { generation: 1, ..identity(2, 1) };
+    two.add_group(later, two.hub().group(GROUP).unwrap().members.read().clone());
+    let refused = one.forward(GROUP, 2, client(), &request(b"hello"), LONG).await.unwrap_err();
+    assert!(refused.to_string().contains("superseded"), "{refused}");
+    assert!(one.outcast(GROUP).await.starts_with("superseded: "));
+    // And the other way round it is the one that answers who learns it.
+    two.forward(GROUP, 1, client(), &request(b"hello"), LONG).await.unwrap_err();
+    one.shutdown().await;
+    two.shutdown().await;
 }

@@ -43,21 +43,19 @@ const HOPELESS_RETRY: Duration = Duration::from_secs(30);
 pub(crate) struct Peers {
     hub: PeerHub,
     group: String,
-    others: Vec<u64>,
     runtime: tokio::runtime::Handle,
 }
 
 impl Peers {
     /// To be called on the runtime.
-    pub(crate) fn new(hub: PeerHub, group: &str, own: u64, members: impl IntoIterator<Item = u64>) -> Self {
-        let others = members.into_iter().filter(|id| *id != own).collect();
-        Self { hub, group: group.to_owned(), others, runtime: tokio::runtime::Handle::current() }
+    pub(crate) fn new(hub: PeerHub, group: &str) -> Self {
+        Self { hub, group: group.to_owned(), runtime: tokio::runtime::Handle::current() }
     }
 }
 
 impl RangeSource for Peers {
     fn peers(&self) -> Vec<u64> {
-        self.others.clone()
+        self.hub.others(&self.group)
     }
 
     fn fetch(&self, peer: u64, from: LogPosition, to: LogPosition) -> Result<PeerRange, String> {

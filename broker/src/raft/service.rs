@@ -8,17 +8,19 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use openraft::Raft;
 use openraft::async_runtime::WatchReceiver;
-use openraft::raft::{AppendEntriesRequest, VoteRequest, VoteResponse};
+use openraft::raft::{AppendEntriesRequest, StreamAppendError, VoteRequest, VoteResponse};
 use openraft::storage::RaftStateMachine;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fitness::{Fitness, Unfit};
+use super::replace::Replacing;
 use super::takeover::{OpenStream, Takeover};
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire;
 use crate::peer::frame::{Envelope, Frame, FrameWriter, Kind};
+use crate::peer::rejoin::ReplaceRequest;
 use crate::peer::service::{Answer, GroupService};
 use crate::peer::stream::{FrameReader, PeerStream};
 use crate::peer::{FrameError, LogMark, PeerError, VoteMark};
@@ -33,6 +35,23 @@ pub(super) struct Service<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) silence: Silence,
     /// Told to those who would hand leadership over.
     pub(super) fitness: Arc<Fitness>,
+    pub(super) replacing: Arc<Replacing<SM>>,
+    /// When a leader was last heard, and believed.
+    pub(super) heard: Arc<Heard>,
+}
+
+/// When a leader was last heard. A saved vote names one that may be long gone.
+#[derive(Debug, Default)]
+pub(super) struct Heard(parking_lot::Mutex<Option<Instant>>);
+
+impl Heard {
+    fn note(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    pub(super) fn within(&self, time: Duration) -> bool {
+        self.0.lock().is_some_and(|at| at.elapsed() < time)
+    }
 }
 
 /// When a restarted replica begins to vote.
@@ -67,7 +86,11 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Service<SM> 
                 let prev = request.prev_log_id;
                 let last = request.entries.last().map(|entry| entry.id().to_raft()).or(prev);
                 let response = self.raft.append_entries(request).await.map_err(text)?;
-                wire::put_append_result(out, &response.into_stream_result(prev, last));
+                let result = response.into_stream_result(prev, last);
+                if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
+                    self.heard.note();
+                }
+                wire::put_append_result(out, &result);
             }
             Kind::Vote => {
                 let request = wire::vote_request(&frame).map_err(text)?;
@@ -138,6 +161,16 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupService
 
     fn call(self: Arc<Self>, frame: Frame) -> BoxFuture<'static, Result<Answer, String>> {
         async move { self.serve(frame).await }.boxed()
+    }
+
+    fn replace(self: Arc<Self>, node: String, frame: Frame) -> BoxFuture<'static, Result<Answer, String>> {
+        async move {
+            let request = ReplaceRequest::decode(&frame).map_err(text)?;
+            let mut answer = Answer::default();
+            self.replacing.step(&node, request).await?.encode(&mut answer.fields);
+            Ok(answer)
+        }
+        .boxed()
     }
 
     fn serve_append(self: Arc<Self>, stream: PeerStream, envelope: Envelope) -> BoxFuture<'static, PeerError> {

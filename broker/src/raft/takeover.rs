@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use super::fitness::{Fitness, Unfit};
 use super::type_config::{SnapshotData, TypeConfig};
+use super::voter_on;
 use super::wire::{self, DeathNotice};
 use crate::peer::frame::Kind;
 use crate::peer::handshake::Class;
@@ -41,7 +42,7 @@ pub(super) struct Takeover<SM: RaftStateMachine<TypeConfig, SnapshotData = Snaps
     pub(super) raft: Raft<TypeConfig, SM>,
     pub(super) hub: Arc<Hub>,
     pub(super) group: Arc<Group>,
-    pub(super) preferred: Option<u64>,
+    pub(super) preferred: Option<String>,
     /// A replica whose log is damaged tells no log, so that another one is chosen.
     pub(super) fitness: Arc<Fitness>,
     /// Append streams that are still being read.
@@ -72,6 +73,10 @@ pub(super) struct State {
 }
 
 impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM> {
+    fn preferred(&self) -> Option<u64> {
+        voter_on(&self.raft.metrics().borrow_watched(), self.preferred.as_deref())
+    }
+
     /// An append stream begins to be read.
     pub(super) fn stream_opened(&self) -> OpenStream {
         self.streams.send_modify(|open| *open += 1);
@@ -216,7 +221,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
             if state.proof != Some(vote) || state.decided == Some(vote) {
                 return;
             }
-            verdict(&metrics, &state, self.preferred)
+            verdict(&metrics, &state, self.preferred())
         };
         match verdict {
             Verdict::Wait => {}
@@ -239,7 +244,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Takeover<SM>
             if state.proof != Some(vote) || state.decided == Some(vote) {
                 return;
             }
-            let (Verdict::Gather(successor) | Verdict::Decide(successor)) = verdict(&metrics, &state, self.preferred)
+            let (Verdict::Gather(successor) | Verdict::Decide(successor)) = verdict(&metrics, &state, self.preferred())
             else {
                 return;
             };

@@ -23,7 +23,7 @@ use super::hand_over::{HandOver, Urgency};
 use super::read_index::confirm;
 use super::role::Role;
 use super::type_config::{RaftLogId, SnapshotData, TypeConfig};
-use super::wire;
+use super::{voter_on, wire};
 use crate::peer::frame::Kind;
 use crate::peer::handshake::Class;
 use crate::peer::{Hub, PeerAddress, PeerHub};
@@ -61,7 +61,7 @@ pub(super) struct Watcher<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) hub: PeerHub,
     pub(super) group: String,
     pub(super) timing: Timing,
-    pub(super) preferred: Option<u64>,
+    pub(super) preferred: Option<String>,
     pub(super) role: watch::Sender<Role>,
     pub(super) fitness: Arc<Fitness>,
     pub(super) far_behind: watch::Sender<FarBehind>,
@@ -181,7 +181,10 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
             .nodes()
             .map(|(id, member)| (*id, PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }))
             .collect();
-        self.hub.set_members(&self.group, members);
+        // Before its first membership a replica knows those it was configured with.
+        if log_id.is_some() {
+            self.hub.replace_members(&self.group, members);
+        }
     }
 
     /// Lets the others elect somebody if this replica's disk hardly writes and nobody took over: it sends no heartbeats
@@ -210,7 +213,8 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
                 let urgency = if self.fitness.has(Unfit::DiskSlow) { Urgency::Leaving } else { Urgency::Calm };
                 (close_behind(metrics), UNFIT_RETRY, urgency)
             } else {
-                let home = self.preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred));
+                let preferred = voter_on(metrics, self.preferred.as_deref());
+                let home = preferred.filter(|preferred| home.should_hand_over(now, metrics, *preferred));
                 (home.into_iter().collect(), RESTORE_RETRY, Urgency::Calm)
             };
         if !to.is_empty() {

@@ -349,6 +349,10 @@ impl GroupService for Stuck {
         Arc::clone(&self.0).call(frame)
     }
 
+    fn replace(self: Arc<Self>, node: String, frame: Frame) -> BoxFuture<'static, Result<Answer, String>> {
+        Arc::clone(&self.0).replace(node, frame)
+    }
+
     fn serve_append(self: Arc<Self>, stream: PeerStream, _: Envelope) -> BoxFuture<'static, PeerError> {
         Box::pin(async move {
             let _held = stream;

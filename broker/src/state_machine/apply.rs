@@ -10,7 +10,8 @@ use protocol::GroupName;
 use protocol::message::{RecordError, iter_records};
 
 use super::command::{
-    self, Command, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError, PutMode, QueueKey, ResetHold,
+    self, Command, IdentityRecord, IdentityWanted, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError, PutMode,
+    QueueKey, ResetHold,
 };
 use super::reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 use super::state::{Counters, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicHandle};
@@ -78,6 +79,8 @@ pub(crate) struct Applied {
     pub(crate) assigned: Vec<Assigned>,
     /// Topics that ended with this entry, before its messages.
     pub(crate) deleted: Vec<Arc<TopicHandle>>,
+    /// Whether the entry says how the group flushes.
+    pub(crate) says_flush: bool,
 }
 
 /// A message that got its queue offset.
@@ -116,6 +119,8 @@ impl State {
                         applied.reply = ApplyReply::Pack(messages);
                     }
                     Parsed::Command { command, records_at } => {
+                        applied.says_flush = matches!(&command, Command::PutSettings { settings, .. }
+                            if settings.contains_key(command::FLUSH_SETTING));
                         let records = place_records(payload, records_at, index)?;
                         let reply = self.apply_command(command, index, &records, &mut applied.deleted);
                         let messages = if let CommandReply::Refused(_) = reply {
@@ -351,6 +356,7 @@ impl State {
                     Ok(CommandReply::Done)
                 }
             }
+            Command::GiveIdentity(wanted) => give_identity(&mut registry.identities, &self.membership, wanted, index),
             Command::Append { moves, stamped_ms: _ } => {
                 let stands = |mark: &str| registry.marks.get(mark).copied().unwrap_or(0);
                 match moves.iter().find(|step| stands(&step.mark) != step.from) {
@@ -370,6 +376,32 @@ impl State {
         };
         result.unwrap_or_else(CommandReply::Refused)
     }
+}
+
+/// The index of the entry becomes the identity, or the next number that nobody ever had.
+fn give_identity(
+    identities: &mut BTreeMap<u64, IdentityRecord>,
+    membership: &MembershipImage,
+    wanted: IdentityWanted,
+    index: u64,
+) -> Result<CommandReply, CommandRefused> {
+    let IdentityWanted { node_name, store_uuid, former, former_uuid, stamped_ms } = wanted;
+    if let Some(given) = identities.values().find(|identity| identity.store_uuid == store_uuid) {
+        return match given.node_name == node_name {
+            true => Ok(CommandReply::Identity { node_id: given.node_id }),
+            false => Err(CommandRefused::IdentityTaken),
+        };
+    }
+    if identities.get(&former).is_some_and(|known| known.node_name != node_name || known.store_uuid != former_uuid) {
+        return Err(CommandRefused::IdentityTaken);
+    }
+    let members = membership.nodes.iter().map(|(id, _)| *id);
+    let highest = identities.keys().copied().chain(members).chain([former]).max().unwrap_or(0);
+    let node_id = index.max(highest + 1);
+    let record = |node_id, store_uuid| IdentityRecord { node_id, node_name: node_name.clone(), store_uuid, stamped_ms };
+    identities.entry(former).or_insert_with(|| record(former, former_uuid));
+    identities.insert(node_id, record(node_id, store_uuid));
+    Ok(CommandReply::Identity { node_id })
 }
 
 fn put_topics(

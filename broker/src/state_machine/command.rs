@@ -29,6 +29,13 @@ use protocol::{GroupName, NameError, TopicName};
 use super::group::GroupConfig;
 use super::topic::TopicConfig;
 
+/// The setting that says how the group flushes: [`FLUSH_SYNC`] or [`FLUSH_ASYNC`].
+pub const FLUSH_SETTING: &str = "storage.flush";
+/// Acknowledged messages are on the disks of a majority.
+pub const FLUSH_SYNC: &str = "sync";
+/// Acknowledged messages are in the memory of a majority, and on disk soon after.
+pub const FLUSH_ASYNC: &str = "async";
+
 /// First byte of a command payload.
 pub const COMMAND_MAGIC: u8 = 0xC1;
 /// The version this code writes.
@@ -187,6 +194,24 @@ pub enum Command {
         /// When the leader proposed it.
         stamped_ms: i64,
     },
+    /// Gives a node the next identity, and retires those it had. Answered with the identity; asked again for the same
+    /// store, with the same one.
+    GiveIdentity(IdentityWanted),
+}
+
+/// A node that cannot go on under the identity it had.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct IdentityWanted {
+    /// The node's name.
+    pub node_name: String,
+    /// What its store is called from now on.
+    pub store_uuid: [u8; 16],
+    /// The identity it gives up.
+    pub former: u64,
+    /// What its store was called.
+    pub former_uuid: [u8; 16],
+    /// When the leader proposed it.
+    pub stamped_ms: i64,
 }
 
 /// The names of a group and what exists from its start.
@@ -365,6 +390,7 @@ impl Command {
             | Self::UnlockQueues { stamped_ms, .. }
             | Self::PutSettings { stamped_ms, .. }
             | Self::PutIdentity(IdentityRecord { stamped_ms, .. })
+            | Self::GiveIdentity(IdentityWanted { stamped_ms, .. })
             | Self::Append { stamped_ms, .. } => Some(*stamped_ms),
             Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
         }
@@ -411,6 +437,13 @@ pub fn parse_payload(payload: &[u8]) -> Result<Parsed, PayloadError> {
         return Err(PayloadError::Trailing { length, used });
     }
     Ok(Parsed::Command { command, records_at: COMMAND_HEADER_BYTES + length })
+}
+
+/// Whether a payload says that the group flushes synchronously from its entry on. Obeyed as soon as it is in the log.
+pub(crate) fn starts_sync(payload: &[u8]) -> bool {
+    payload.first() == Some(&COMMAND_MAGIC)
+        && matches!(parse_payload(payload), Ok(Parsed::Command { command: Command::PutSettings { settings, .. }, .. })
+            if settings.get(FLUSH_SETTING).is_some_and(|mode| mode == FLUSH_SYNC))
 }
 
 /// Where the message records of a payload start, without decoding its command.

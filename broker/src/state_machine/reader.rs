@@ -6,11 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use protocol::{GroupName, TopicName};
+use tokio::sync::watch;
 
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::state::{DataVersion, Names, QueueLease, Registry};
 use super::topic::TopicConfig;
+
+/// How the group flushes, and since which entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushSetting {
+    /// Acknowledged messages are on disk, not only in memory.
+    pub is_sync: bool,
+    /// The entry that says so, or a later one.
+    pub said_at: u64,
+}
 
 /// A shared view of the state. Cheap to clone, never stale by more than the entry being applied.
 ///
@@ -22,11 +32,21 @@ pub struct StateReader {
     registry: Arc<RwLock<Registry>>,
     /// Index of the last entry applied, plus one.
     applied_end: Arc<AtomicU64>,
+    flush: watch::Receiver<Option<FlushSetting>>,
 }
 
 impl StateReader {
-    pub(super) fn new(registry: Arc<RwLock<Registry>>, applied_end: Arc<AtomicU64>) -> Self {
-        Self { registry, applied_end }
+    pub(super) fn new(
+        registry: Arc<RwLock<Registry>>,
+        applied_end: Arc<AtomicU64>,
+        flush: watch::Receiver<Option<FlushSetting>>,
+    ) -> Self {
+        Self { registry, applied_end, flush }
+    }
+
+    /// How the group flushes, now and as it changes; none before anybody has said so.
+    pub fn flush(&self) -> watch::Receiver<Option<FlushSetting>> {
+        self.flush.clone()
     }
 
     /// Index of the last entry applied.
@@ -139,6 +159,14 @@ impl StateReader {
     /// Where a progress mark stands; 0 if it was never moved.
     pub fn progress_mark(&self, mark: &str) -> u64 {
         self.registry.read().marks.get(mark).copied().unwrap_or(0)
+    }
+
+    /// The newest identity of the node that `node_id` was an identity of, if that is another one now.
+    pub fn successor_of(&self, node_id: u64) -> Option<u64> {
+        let registry = self.registry.read();
+        let node = &registry.identities.get(&node_id)?.node_name;
+        let newest = registry.identities.iter().rev().find(|(_, identity)| identity.node_name == *node)?;
+        Some(*newest.0).filter(|newest| *newest != node_id)
     }
 
     /// The identities given out so far.

@@ -76,6 +76,11 @@ pub enum CommandReply {
         /// The answers.
         held: Vec<bool>,
     },
+    /// The node has this identity.
+    Identity {
+        /// The identity.
+        node_id: u64,
+    },
     /// Nothing changed.
     Refused(CommandRefused),
 }

@@ -165,8 +165,13 @@ impl Node {
         let hub_options =
             PeerHubOptions { cluster_id: CLUSTER_ID, node: format!("n{id}"), groups: vec![BROKER.to_owned()] };
         let hub = PeerHub::start(hub_options, peers).unwrap();
-        let identity =
-            GroupIdentity { group: BROKER.to_owned(), node_id: id, store_uuid: [id as u8; 16], start_counter: 1 };
+        let identity = GroupIdentity {
+            group: BROKER.to_owned(),
+            node_id: id,
+            store_uuid: [id as u8; 16],
+            start_counter: 1,
+            generation: 0,
+        };
         let addresses = members
             .iter()
             .map(|(id, member)| (*id, PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }));

@@ -69,7 +69,7 @@ fn a_whole_store_has_no_findings_and_looking_changes_no_byte() {
     assert_eq!((200, vec![]), seen(dir.path()));
     assert_eq!(before, everything(dir.path()));
     let overview = Inspection::open(dir.path()).unwrap().overview().clone();
-    assert_eq!((1, 1, true), (overview.node_id, overview.start_counter, overview.clean));
+    assert_eq!((Some(1), 1, true), (overview.node_id, overview.start_counter, overview.clean));
     assert_eq!(Some(7), overview.vote.map(|vote| vote.term));
 }
 

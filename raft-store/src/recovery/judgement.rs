@@ -85,16 +85,27 @@ pub(crate) fn decide(finding: Finding, stop: StopClass, flush_is_sync: bool) -> 
     }
 }
 
-/// Turns a decision into "go on, and erase what is behind the end or not", or into a refusal.
+/// What a start does about what it found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Verdict {
+    /// Erase what lies behind the end.
+    pub(crate) erase: bool,
+    /// Give up the node id first: what is gone may have been acknowledged under it.
+    pub(crate) retire: bool,
+}
+
+/// Turns a decision about `finding` into a verdict, or into a refusal.
+#[expect(clippy::too_many_arguments, reason = "what the decision was made from, for the message")]
 pub(super) fn act_on(
     decision: Decision,
+    finding: Finding,
     options: &Options,
     last: Option<LogId>,
     notes: &LatchNotes,
     files: &Arc<dyn Files>,
     end: LogPosition,
     found: &str,
-) -> Result<bool> {
+) -> Result<Verdict> {
     let refuse = |consequence: &'static str| {
         Err(Error::Unrecoverable {
             file: files
@@ -108,18 +119,25 @@ pub(super) fn act_on(
     };
     const REPAIR: &str = "this node may have acknowledged it, so it must not be cut: it is fetched from the other members, or this \
          replica replaced under a new id";
-    const RETIRE: &str = "this node may have acknowledged entries that are gone: replace this replica under a new id";
+    const ALONE: &str = "acknowledged entries may be gone, and there is no other replica that has them";
+    const KEEP: Verdict = Verdict { erase: false, retire: false };
+    const CUT: Verdict = Verdict { erase: true, retire: false };
+    let is_sync = options.flush == FlushMode::Sync;
+    // Whatever stands behind the end goes, and comes back from the leader if it was chosen.
+    let erase = !matches!(finding, Finding::Nothing | Finding::EndsBelowFlushed);
+    let under_new_identity = Verdict { erase, retire: true };
     match decision {
-        Decision::Go => Ok(false),
-        Decision::Truncate => Ok(true),
-        Decision::GoIfNotedReached => {
-            let reached = options.flush == FlushMode::Sync || options.alone || notes.is_reached(last);
-            if reached { Ok(false) } else { refuse(RETIRE) }
-        }
-        Decision::TruncateUnderNewIdentity if options.alone => Ok(true),
-        Decision::NewIdentity if options.alone && options.flush != FlushMode::Sync => Ok(false),
+        Decision::Go => Ok(KEEP),
+        Decision::Truncate => Ok(CUT),
+        Decision::GoIfNotedReached if is_sync || options.alone || notes.is_reached(last) => Ok(KEEP),
+        Decision::TruncateUnderNewIdentity if options.alone => Ok(CUT),
+        Decision::NewIdentity if options.alone && !is_sync => Ok(KEEP),
         Decision::Repair | Decision::RepairOrNewIdentity => refuse(REPAIR),
-        Decision::TruncateUnderNewIdentity | Decision::NewIdentity | Decision::NewIdentityThenRepair => refuse(RETIRE),
+        Decision::NewIdentity | Decision::NewIdentityThenRepair if options.alone => refuse(ALONE),
+        Decision::TruncateUnderNewIdentity
+        | Decision::NewIdentity
+        | Decision::NewIdentityThenRepair
+        | Decision::GoIfNotedReached => Ok(under_new_identity),
         Decision::Stop => refuse("no crash does this: the files were changed or rolled back from outside"),
     }
 }

@@ -93,7 +93,7 @@ impl Flush {
         }
         if state.oldest.is_none() {
             state.oldest = Some(Instant::now());
-            if self.log.options.flush != FlushMode::Sync {
+            if self.log.flush_mode() != FlushMode::Sync {
                 self.wake.notify_all();
             }
         }
@@ -211,7 +211,7 @@ impl Flush {
                         return;
                     }
                     let now = Instant::now();
-                    let sync_at = match self.log.options.flush {
+                    let sync_at = match self.log.flush_mode() {
                         FlushMode::Async { interval } => state.oldest.map(|oldest| oldest + interval),
                         FlushMode::Sync => None,
                     };

@@ -24,6 +24,8 @@ pub(crate) type Reply = Box<dyn FnOnce(Result<()>) + Send>;
 pub(crate) struct Write {
     pub(crate) records: Vec<Record>,
     pub(crate) must_sync: bool,
+    /// The last entry that announces synchronous flush, if there is one.
+    pub(crate) starts_sync: Option<LogIndex>,
     pub(crate) done: Done,
 }
 
@@ -39,6 +41,18 @@ pub(crate) enum Op {
     Reset(Purged, Reply),
     /// Put a new file in the place of a damaged one.
     Replace(Replacement, Reply),
+    /// Take a new node id.
+    Adopt {
+        node_id: u64,
+        generation: u64,
+        reply: Reply,
+    },
+    /// Flush as the group says in an entry.
+    SetFlush {
+        is_sync: bool,
+        said_at: LogIndex,
+        reply: Reply,
+    },
     Close(Reply),
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Cluster {
 }
 
 pub(crate) fn identity(node_id: u64, start_counter: u64) -> GroupIdentity {
-    GroupIdentity { group: GROUP.to_owned(), node_id, store_uuid: [node_id as u8; 16], start_counter }
+    GroupIdentity { group: GROUP.to_owned(), node_id, store_uuid: [node_id as u8; 16], start_counter, generation: 0 }
 }
 
 pub(crate) fn member(node_id: u64, raft_addr: impl ToString) -> Member {
@@ -87,7 +87,7 @@ impl Cluster {
         let options = GroupRaftOptions {
             identity: identity(id, *starts),
             members: self.members.clone(),
-            preferred_leader: self.preferred,
+            preferred_leader: self.preferred.map(|id| format!("n{id}")),
             restarted,
             started: Instant::now(),
             timing: Timing::default(),

@@ -79,7 +79,7 @@ impl Nodes {
     /// As a node does it: opens, repairs what keeps the store from opening, starts Raft, watches for damage.
     async fn start_on(&mut self, id: u64, listener: TcpListener) -> Result<(), raft_store::Error> {
         let hub = hub(id, listener).await;
-        let peers = || Peers::new(hub.clone(), GROUP, id, self.members.keys().copied());
+        let peers = || Peers::new(hub.clone(), GROUP);
         let opened = loop {
             let error = match raft_store::open::<TypeConfig>(self.options(id)) {
                 Ok(opened) => break opened,
@@ -190,7 +190,7 @@ impl Nodes {
 }
 
 fn group_identity(node_id: u64, store_uuid: [u8; 16], start_counter: u64) -> GroupIdentity {
-    GroupIdentity { group: GROUP.to_owned(), node_id, store_uuid, start_counter }
+    GroupIdentity { group: GROUP.to_owned(), node_id, store_uuid, start_counter, generation: 0 }
 }
 
 /// Where record `number` of a segment of equal records starts.

@@ -107,10 +107,15 @@ fn head(group: &GroupDir, overview: &raft_store::Overview) -> String {
         |vote| format!("term {} for {}{}", vote.term, vote.node_id, if vote.committed { ", committed" } else { "" }),
     );
     let flushed = overview.flushed_end.map_or_else(|| "unknown".to_owned(), |end| end.to_string());
+    let node_id = overview.node_id.map_or_else(|| "no id yet,".to_owned(), |id| id.to_string());
+    let retired = match overview.retired.as_slice() {
+        [] => String::new(),
+        ids => format!(", was {}", ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
+    };
     [
         format!("group {}", group.name),
         format!("  cluster    {}", overview.cluster_id),
-        format!("  node       {} {}", overview.node_id, printable(&overview.node_name)),
+        format!("  node       {node_id} {}{retired}", printable(&overview.node_name)),
         format!("  starts     {}, left {}", overview.start_counter, if overview.clean { "clean" } else { "running" }),
         format!("  flush      {}", if overview.flush_is_sync { "sync" } else { "async" }),
         format!("  vote       {vote}"),
