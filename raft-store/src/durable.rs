@@ -2,6 +2,9 @@
 //!
 //! Creating, renaming or removing a file is durable only once its directory has been synced. All
 //! code that changes a directory it relies on goes through here.
+//!
+//! The order of the steps is written once, over [`Steps`], so that tests can put a disk behind it that
+//! forgets what was not synced.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,6 +15,74 @@ use crate::error::{Error, Result};
 /// The ending of files that are not yet complete. What is found under it at start is left over.
 pub const TEMPORARY: &str = "tmp";
 
+/// The single steps of a change. None of them is durable by itself.
+pub(crate) trait Steps {
+    /// On return the contents and the size of the file are on disk, but perhaps not its name.
+    fn sync_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Gives a file another name in the same directory, and takes that name from the file that has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Takes a file's name away.
+    fn unlink(&self, path: &Path) -> io::Result<()>;
+
+    /// On return all names in `dir` are on disk as they are.
+    fn sync_directory(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// The operating system's own.
+pub(crate) struct System;
+
+impl Steps for System {
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        File::options().write(true).open(path)?.sync_all()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "its only callers are those that sync the directory as well")]
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+}
+
+/// Puts a file at `path` that `fill` writes, under the name it is given. That name is gone if anything fails.
+pub(crate) fn put(steps: &impl Steps, path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let temporary = temporary_name(path);
+    let sync = || steps.sync_file(&temporary).map_err(|e| Error::io("syncing", &temporary, e));
+    let made = fill(&temporary).and_then(|()| sync()).and_then(|()| rename_by(steps, &temporary, path));
+    if made.is_err() {
+        // What is left over is removed at the next start at the latest.
+        let _ = steps.unlink(&temporary);
+    }
+    made
+}
+
+/// See [`rename`].
+pub(crate) fn rename_by(steps: &impl Steps, from: &Path, to: &Path) -> Result<()> {
+    steps.rename(from, to).map_err(|e| Error::io("renaming", from, e))?;
+    sync_directory_of(steps, to)
+}
+
+/// See [`remove_files`].
+pub(crate) fn remove_by<'a>(steps: &impl Steps, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let mut last = None;
+    for path in paths {
+        match steps.unlink(path) {
+            Ok(()) => last = Some(path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io("removing", path, e)),
+        }
+    }
+    last.map_or(Ok(()), |path| sync_directory_of(steps, path))
+}
+
 /// Replaces the file at `path` by one that holds `contents`.
 ///
 /// On return a crash at any later time leaves the new contents; a crash before that leaves either
@@ -20,37 +91,26 @@ pub const TEMPORARY: &str = "tmp";
 /// # Errors
 /// Whatever the operating system refuses. The old file is then still there.
 pub fn write_file(path: &Path, contents: &[u8]) -> Result<()> {
-    let temporary = temporary_name(path);
-    let mut file = File::create(&temporary).map_err(|e| Error::io("creating", &temporary, e))?;
-    file.write_all(contents).map_err(|e| Error::io("writing", &temporary, e))?;
-    file.sync_all().map_err(|e| Error::io("syncing", &temporary, e))?;
-    rename(&temporary, path)
+    put(&System, path, |temporary| {
+        let mut file = File::create(temporary).map_err(|e| Error::io("creating", temporary, e))?;
+        file.write_all(contents).map_err(|e| Error::io("writing", temporary, e))
+    })
 }
 
 /// Gives the synced file at `from` the name `to` in the same directory.
 ///
 /// # Errors
 /// Whatever the operating system refuses.
-#[expect(clippy::disallowed_methods, reason = "this is the place that syncs the directory as well")]
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).map_err(|e| Error::io("renaming", from, e))?;
-    sync_directory_of(to)
+    rename_by(&System, from, to)
 }
 
-/// Removes files in the order given, then syncs their directory.
+/// Removes files, then syncs their directory. A crash before the return leaves any of them.
 ///
 /// # Errors
 /// Whatever the operating system refuses; a file that is not there is no error.
 pub fn remove_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-    let mut last = None;
-    for path in paths {
-        match fs::remove_file(path) {
-            Ok(()) => last = Some(path),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io("removing", path, e)),
-        }
-    }
-    last.map_or(Ok(()), sync_directory_of)
+    remove_by(&System, paths)
 }
 
 /// Creates a directory and those above it.
@@ -67,7 +127,7 @@ pub fn create_directory(path: &Path) -> Result<()> {
         create_directory(parent)?;
     }
     match fs::create_dir(path) {
-        Ok(()) => sync_directory_of(path),
+        Ok(()) => sync_directory_of(&System, path),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(Error::io("creating", path, e)),
     }
@@ -78,19 +138,19 @@ pub fn create_directory(path: &Path) -> Result<()> {
 /// # Errors
 /// Whatever the operating system refuses.
 pub fn sync_directory(dir: &Path) -> Result<()> {
-    let file = File::open(dir).map_err(|e| Error::io("opening", dir, e))?;
-    file.sync_all().map_err(|e| Error::io("syncing", dir, e))
+    System.sync_directory(dir).map_err(|e| Error::io("syncing", dir, e))
 }
 
-fn sync_directory_of(path: &Path) -> Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
-        _ => sync_directory(Path::new(".")),
-    }
+fn sync_directory_of(steps: &impl Steps, path: &Path) -> Result<()> {
+    let dir = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    steps.sync_directory(dir).map_err(|e| Error::io("syncing", dir, e))
 }
 
 /// The name a file has until it is complete.
-pub(crate) fn temporary_name(path: &Path) -> PathBuf {
+fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(TEMPORARY);

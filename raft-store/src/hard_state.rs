@@ -34,6 +34,11 @@ impl HardState {
         Ok((Self(file), vote))
     }
 
+    /// Saves what was found once more: after a lost write-back it may be in memory only, although it reads back well.
+    pub(crate) fn save_again(&mut self, vote: Option<Vote>) -> Result<()> {
+        self.0.save(&encode(vote))
+    }
+
     /// On return the vote is on disk.
     pub(crate) fn save(&mut self, vote: Vote) -> Result<()> {
         self.0.save(&encode(Some(vote)))

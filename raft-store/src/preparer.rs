@@ -198,7 +198,7 @@ impl Preparer {
     fn remove_ready(&self) -> Result<()> {
         let ready = std::mem::take(&mut self.state.lock().ready);
         let names: Vec<String> = ready.iter().rev().map(|(base, _)| segment::file_name(*base)).collect();
-        self.files.remove(&names)
+        self.files.remove_in_order(&names)
     }
 
     /// Waits until nothing is being made. What waits for room is given up until it is wanted again.

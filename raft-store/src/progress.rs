@@ -90,6 +90,13 @@ impl Progress {
         self.sync()
     }
 
+    /// The same, even if they are what was found: after a lost write-back that may be in memory only.
+    pub(crate) fn save_again(&mut self, hints: Hints) -> Result<()> {
+        self.hints = hints;
+        self.file.write(&encode_hints(&hints))?;
+        self.sync()
+    }
+
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.file.sync()?;
         self.synced_end = self.hints.flushed_end;
@@ -119,6 +126,11 @@ impl PurgedFile {
         let (file, contents) = SlotFile::open(files, PURGED)?;
         let purged = decode_purged(contents).ok_or_else(|| shape(files, &PURGED))?;
         Ok((Self(file), purged))
+    }
+
+    /// See [`HardState::save_again`](crate::hard_state::HardState::save_again).
+    pub(crate) fn save_again(&mut self, purged: Option<Purged>) -> Result<()> {
+        self.0.save(&encode_purged(purged))
     }
 
     pub(crate) fn save(&mut self, purged: Purged) -> Result<()> {

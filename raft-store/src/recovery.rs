@@ -250,6 +250,8 @@ impl Survey {
     /// In an order that lets a crash on the way leave the same judgement to the next start: later
     /// segments go before earlier ones, and what is erased goes from its end backwards.
     fn repair(&mut self, layout: &Layout, files: &Arc<dyn Files>, end: &End, erase: bool) -> Result<Vec<Arc<Segment>>> {
+        // A process that was killed may not have got to that.
+        files.sync_names()?;
         let base = layout.segment_base(end.end);
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for (at, (segment, _)) in self.opened.iter().enumerate() {
@@ -276,7 +278,7 @@ impl Survey {
         self.remove.sort();
         self.remove.reverse();
         self.remove.dedup();
-        files.remove(&self.remove)?;
+        files.remove_in_order(&self.remove)?;
         if erase {
             if let Some(open) = &open {
                 let empty = open.content().last.is_none();
@@ -363,16 +365,15 @@ impl Survey {
         let hints = Hints { flushed_end: end.end, committed, applied, cut: None };
         let progress = match self.small.progress {
             Some(mut progress) => {
-                progress.save(hints)?;
+                progress.save_again(hints)?;
                 progress
             }
             None => Progress::create(&*files, hints)?,
         };
-        let reset = purged.is_some_and(|purged| purged.reset);
+        // Whatever the log and its peers are told from here on must not be forgotten.
+        self.small.hard_state.save_again(self.small.vote)?;
         let purged = purged.map(|purged| Purged { reset: false, ..purged });
-        if let Some(purged) = purged.filter(|_| reset) {
-            self.small.purged_file.save(purged)?;
-        }
+        self.small.purged_file.save_again(purged)?;
         self.small.node.mark_running(&options, now)?;
         self.notes.remove(&*files)?;
         for line in &self.report {

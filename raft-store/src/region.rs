@@ -96,8 +96,16 @@ pub(crate) trait Files: Send + Sync + Debug {
     /// Gives a synced file another name, and takes that name from the file that has it.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// Removes files in the order given.
+    /// Removes files. A crash before the return leaves any of them.
     fn remove(&self, names: &[String]) -> Result<()>;
+
+    /// Removes files one after another: a crash before the return leaves those at the end of the list.
+    fn remove_in_order(&self, names: &[String]) -> Result<()> {
+        names.iter().try_for_each(|name| self.remove(std::slice::from_ref(name)))
+    }
+
+    /// On return all names are on disk as they are.
+    fn sync_names(&self) -> Result<()>;
 
     /// Replaces a small file by one that holds `contents`.
     fn write_note(&self, name: &str, contents: &[u8]) -> Result<()>;
@@ -212,13 +220,7 @@ impl Files for Directory {
 
     fn create(&self, name: &str, bytes: u64, head: &[u8], preparation: Preparation) -> Result<Arc<dyn Region>> {
         let path = self.path(name);
-        let temporary = durable::temporary_name(&path);
-        let result = fill_new(&temporary, bytes, head, preparation).and_then(|()| durable::rename(&temporary, &path));
-        if let Err(error) = result {
-            // What is left over is removed at the next start at the latest.
-            let _ = fs::remove_file(&temporary);
-            return Err(error);
-        }
+        durable::put(&durable::System, &path, |temporary| fill_new(temporary, bytes, head, preparation))?;
         self.open(name)
     }
 
@@ -246,6 +248,10 @@ impl Files for Directory {
     fn remove(&self, names: &[String]) -> Result<()> {
         let paths: Vec<PathBuf> = names.iter().map(|name| self.path(name)).collect();
         durable::remove_files(paths.iter().map(PathBuf::as_path))
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        durable::sync_directory(&self.dir)
     }
 
     fn write_note(&self, name: &str, contents: &[u8]) -> Result<()> {
@@ -283,8 +289,7 @@ fn fill_new(path: &Path, bytes: u64, head: &[u8], preparation: Preparation) -> R
     if !reserved || preparation == Preparation::Prewrite {
         write_zeros(&file, 0, bytes).map_err(|e| Error::io("writing zeros to", path, e))?;
     }
-    file.write_all_at(head, 0).map_err(|e| Error::io("writing", path, e))?;
-    file.sync_all().map_err(|e| Error::io("syncing", path, e))
+    file.write_all_at(head, 0).map_err(|e| Error::io("writing", path, e))
 }
 
 fn write_zeros(file: &File, offset: u64, bytes: u64) -> io::Result<()> {

@@ -167,6 +167,10 @@ impl Files for Timed<dyn Files> {
         self.inner.remove(names)
     }
 
+    fn sync_names(&self) -> Result<()> {
+        self.inner.sync_names()
+    }
+
     fn write_note(&self, name: &str, contents: &[u8]) -> Result<()> {
         self.inner.write_note(name, contents)
     }

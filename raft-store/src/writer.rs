@@ -16,6 +16,7 @@ mod flush;
 mod queue;
 mod replace;
 
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -26,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::hard_state::HardState;
 use crate::identity::NodeFile;
 use crate::ids::{LogId, LogIndex, LogPosition};
-use crate::options::FlushMode;
+use crate::options::{FlushMode, Layout};
 use crate::progress::{Progress, Purged, PurgedFile};
 use crate::record::{Draft, Header, Kind};
 use crate::segment::{self, Opening, Segment};
@@ -487,12 +488,12 @@ impl Writer {
         let base = self.log.layout.segment_base(end);
         self.log.preparer.discard(base)?;
         let names: Vec<String> = gone.iter().rev().map(|segment| segment::file_name(segment.base)).collect();
-        self.log.files.remove(&names)?;
+        self.log.files.remove_in_order(&names)?;
         let open = self.log.state().segments.last().filter(|segment| segment.base == base).cloned();
         match open {
             Some(open) => {
                 let keep_opening = open.content().opening.is_some();
-                erase_behind(&self.log.layout, &open, end, keep_opening)?;
+                erase_written_behind(&self.log.layout, &open, end, keep_opening)?;
                 self.segment = open;
             }
             None => self.segment = self.add_segment(base)?,
@@ -519,6 +520,8 @@ impl Writer {
         if self.files.purged.is_some_and(|purged| purged.id.index >= id.index) {
             return Ok(());
         }
+        // What the mark points behind must be there as surely as the mark.
+        self.flush.sync()?;
         let resume = self.log.resume_point_after(id.index)?;
         // The open segment is never dropped, so the mark must not point beyond it.
         let purged = Purged { id, resume, reset: false };
@@ -568,13 +571,25 @@ impl Writer {
 
 /// Makes everything behind `end` in an open segment read as never written, durably.
 ///
+/// For a start, which cannot tell zeros on disk from zeros that were lost on their way there.
+pub(crate) fn erase_behind(layout: &Layout, segment: &Segment, end: LogPosition, keep_opening: bool) -> Result<()> {
+    erase(layout, segment, end, keep_opening, |_, _| Ok(true))
+}
+
+/// The same, for whoever wrote the segment: what was never written costs nothing.
+fn erase_written_behind(layout: &Layout, segment: &Segment, end: LogPosition, keep_opening: bool) -> Result<()> {
+    let region = &segment.region;
+    erase(layout, segment, end, keep_opening, |start, to| Ok(region.next_data(start)?.is_some_and(|data| data < to)))
+}
+
 /// From the end backwards and in steps, so that whatever a crash leaves is a prefix of the records
 /// and then zeros.
-pub(crate) fn erase_behind(
-    layout: &crate::options::Layout,
+fn erase(
+    layout: &Layout,
     segment: &Segment,
     end: LogPosition,
     keep_opening: bool,
+    holds_data: impl Fn(u64, u64) -> io::Result<bool>,
 ) -> Result<()> {
     const STEP: u64 = 1 << 20;
     let failed = |e| Error::io("zeroing", segment.region.path(), e);
@@ -582,9 +597,7 @@ pub(crate) fn erase_behind(
     let mut to = layout.segment_bytes;
     while to > from {
         let start = to.saturating_sub(STEP).max(from);
-        // What was never written costs nothing.
-        let used = segment.region.next_data(start).map_err(failed)?.is_some_and(|data| data < to);
-        if used {
+        if holds_data(start, to).map_err(failed)? {
             segment.region.zero(start, to - start).map_err(failed)?;
         }
         to = start;

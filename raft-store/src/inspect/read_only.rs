@@ -61,6 +61,10 @@ impl Files for ReadOnly {
         names.first().map_or(Ok(()), |name| Err(refused(self.path(name))))
     }
 
+    fn sync_names(&self) -> Result<()> {
+        Err(refused(self.path("")))
+    }
+
     fn write_note(&self, name: &str, _: &[u8]) -> Result<()> {
         Err(refused(self.path(name)))
     }

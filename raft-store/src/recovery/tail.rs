@@ -35,7 +35,9 @@ pub(super) fn rewrite_tail(segments: &[Arc<Segment>], proven: LogPosition, end: 
         };
         let Some(first) = first else { continue };
         let mut position = first.max(proven);
-        if position >= last {
+        // A sync of any record brought the head along; without one it may be as little on disk as they are.
+        let head_is_proven = proven > first;
+        if position >= last && head_is_proven {
             continue;
         }
         let path = segment.region.path();
@@ -47,7 +49,6 @@ pub(super) fn rewrite_tail(segments: &[Arc<Segment>], proven: LogPosition, end: 
             segment.region.write(offset, &block).map_err(|e| Error::io("writing", path, e))?;
             position = position.plus(bytes);
         }
-        // The opening lies in the first page, which may be as little on disk as the records.
         let mut head = vec![0; 1024];
         segment.region.read(0, &mut head).map_err(|e| Error::io("reading", path, e))?;
         segment.region.write(0, &head).map_err(|e| Error::io("writing", path, e))?;

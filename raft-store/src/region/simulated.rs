@@ -1,6 +1,10 @@
 //! A disk for tests: it keeps what was synced apart from what was only written, and fails on demand.
+//!
+//! It can also remember what it held after each change, so that one run of a script gives every moment at which it could
+//! have been interrupted.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod volume;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,11 +12,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
+use self::volume::{Image, PAGE, Volume};
+pub(crate) use self::volume::{Sectors, WHOLE};
 use super::{Files, Listed, Region};
+use crate::durable::{self, Steps};
 use crate::error::{Error, Result};
 use crate::options::Preparation;
 
-const PAGE: usize = 4096;
+/// Where the disk seems to be.
+const ROOT: &str = "/simulated";
 
 /// What happened to the disk, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,36 +50,101 @@ struct Faults {
 
 #[derive(Debug, Default)]
 struct Shared {
+    volume: Mutex<Volume>,
     faults: Mutex<Faults>,
     changed: Condvar,
     events: Mutex<Vec<Event>>,
+    recording: Mutex<Option<Recording>>,
+}
+
+#[derive(Debug, Default)]
+struct Recording {
+    moments: Vec<Moment>,
+    mark: usize,
+}
+
+/// What the disk held after one change.
+#[derive(Debug, Clone)]
+pub(crate) struct Moment {
+    volume: Volume,
+    /// File and range, if the change was a write.
+    write: Option<(u64, usize, usize)>,
+    /// The mark that was set then.
+    pub(crate) mark: usize,
 }
 
 /// The directory.
 #[derive(Debug, Default)]
 pub(crate) struct SimulatedDisk {
-    files: Mutex<BTreeMap<String, Arc<SimulatedFile>>>,
     shared: Arc<Shared>,
 }
 
+/// An open file.
 #[derive(Debug)]
 struct SimulatedFile {
     name: String,
     path: PathBuf,
-    image: Mutex<Image>,
+    number: u64,
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Clone)]
-struct Image {
-    live: Vec<u8>,
-    durable: Vec<u8>,
-    dirty: BTreeSet<usize>,
+impl Moment {
+    /// How many things may survive a power cut or not.
+    pub(crate) fn units(&self) -> usize {
+        self.volume.units()
+    }
+
+    /// The disk if the power is cut now. `survives` is asked for each of the [`Moment::units`], in order.
+    pub(crate) fn power_cut(&self, survives: impl FnMut() -> Sectors) -> Arc<SimulatedDisk> {
+        SimulatedDisk::holding(self.volume.cut(survives))
+    }
+
+    /// The disk if the process is killed now.
+    pub(crate) fn kill(&self) -> Arc<SimulatedDisk> {
+        SimulatedDisk::holding(self.volume.clone())
+    }
+
+    /// The disk if the process is killed now, and what the operating system has yet to write never gets to the disk.
+    pub(crate) fn kill_and_lose_write_back(&self) -> Arc<SimulatedDisk> {
+        SimulatedDisk::holding(self.volume.lose_write_back())
+    }
+
+    /// The disk if the process was killed during the write that led here, for every page at which that could be.
+    pub(crate) fn kills_on_the_way(&self, before: &Self) -> Vec<Arc<SimulatedDisk>> {
+        let Some((file, start, end)) = self.write else { return Vec::new() };
+        let pages = end.div_ceil(PAGE) - start / PAGE;
+        (1..pages)
+            .map(|pages| SimulatedDisk::holding(self.volume.interrupt(&before.volume, file, (start, end), pages)))
+            .collect()
+    }
 }
 
 impl SimulatedDisk {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    fn holding(volume: Volume) -> Arc<Self> {
+        let shared = Shared { volume: Mutex::new(volume), ..Shared::default() };
+        Arc::new(Self { shared: Arc::new(shared) })
+    }
+
+    /// From now on remembers what it holds after each change.
+    pub(crate) fn record(&self) {
+        *self.shared.recording.lock() = Some(Recording::default());
+        self.shared.remember(&self.shared.volume.lock(), None);
+    }
+
+    /// Moments from now on carry this mark.
+    pub(crate) fn set_mark(&self, mark: usize) {
+        if let Some(recording) = &mut *self.shared.recording.lock() {
+            recording.mark = mark;
+        }
+    }
+
+    /// What was remembered.
+    pub(crate) fn take_moments(&self) -> Vec<Moment> {
+        self.shared.recording.lock().take().map_or_else(Vec::new, |recording| recording.moments)
     }
 
     /// Everything since the last call.
@@ -137,70 +210,128 @@ impl SimulatedDisk {
         self.shared.changed.notify_all();
     }
 
-    /// The disk after a power cut: of what was not synced, each page survives or not as `survives`
-    /// says.
+    /// The disk after a power cut: of what was not synced, each page and each name survives or not as
+    /// `survives` says.
     pub(crate) fn power_cut(&self, mut survives: impl FnMut() -> bool) -> Arc<Self> {
-        let mut files = BTreeMap::new();
-        let shared = Arc::new(Shared::default());
-        for (name, file) in &*self.files.lock() {
-            let mut image = file.image.lock().clone();
-            for page in &image.dirty {
-                if survives() {
-                    let range = page * PAGE..((page + 1) * PAGE).min(image.live.len());
-                    image.durable[range.clone()].copy_from_slice(&image.live[range]);
-                }
-            }
-            let image = Image { live: image.durable.clone(), durable: image.durable, dirty: BTreeSet::new() };
-            files.insert(name.clone(), Arc::new(file.with_image(image, &shared)));
-        }
-        Arc::new(Self { files: Mutex::new(files), shared })
+        let survives = || if survives() { WHOLE } else { 0 };
+        Self::holding(self.shared.volume.lock().cut(survives))
     }
 
     /// The same disk after the process was killed: all that was written is there, nothing waits.
     pub(crate) fn after_kill(&self) -> Arc<Self> {
-        let shared = Arc::new(Shared::default());
-        let files = self.files.lock();
-        let copy = |file: &SimulatedFile| Arc::new(file.with_image(file.image.lock().clone(), &shared));
-        let files = files.iter().map(|(name, file)| (name.clone(), copy(file))).collect();
-        Arc::new(Self { files: Mutex::new(files), shared })
+        Self::holding(self.shared.volume.lock().clone())
+    }
+
+    fn change_image(&self, name: &str, change: impl FnOnce(&mut Image)) {
+        let mut volume = self.shared.volume.lock();
+        let file = volume.number(name).unwrap();
+        change(volume.image_mut(file));
     }
 
     /// Changes stored bytes behind everybody's back.
     pub(crate) fn damage(&self, name: &str, change: impl FnOnce(&mut [u8])) {
-        let files = self.files.lock();
-        let mut image = files[name].image.lock();
-        change(&mut image.live);
-        image.durable = image.live.clone();
+        self.change_image(name, |image| {
+            change(image.live_mut());
+            image.settle();
+        });
     }
 
     /// Changes what the disk has, and not what is read through the cache.
     pub(crate) fn damage_disk(&self, name: &str, change: impl FnOnce(&mut [u8])) {
-        change(&mut self.files.lock()[name].image.lock().durable);
+        self.change_image(name, |image| change(image.durable_mut()));
     }
 
     /// Cuts a file.
     pub(crate) fn shorten(&self, name: &str, bytes: usize) {
-        let files = self.files.lock();
-        let mut image = files[name].image.lock();
-        image.live.truncate(bytes);
-        image.durable.truncate(bytes);
+        self.change_image(name, |image| {
+            image.live_mut().truncate(bytes);
+            image.durable_mut().truncate(bytes);
+        });
     }
 
     /// Changes what is read, and no more than that.
     pub(crate) fn damage_live(&self, name: &str, change: impl FnOnce(&mut [u8])) {
-        change(&mut self.files.lock()[name].image.lock().live);
+        self.change_image(name, |image| change(image.live_mut()));
     }
 
     pub(crate) fn forget(&self, name: &str) {
-        self.files.lock().remove(name);
+        self.shared.volume.lock().forget(name);
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        self.files.lock().keys().cloned().collect()
+        self.shared.volume.lock().names().cloned().collect()
     }
 
     pub(crate) fn contents(&self, name: &str) -> Vec<u8> {
-        self.files.lock()[name].image.lock().live.clone()
+        let volume = self.shared.volume.lock();
+        volume.image(volume.number(name).unwrap()).live().to_vec()
+    }
+
+    /// Replaces a file in the way the real disk's files are replaced.
+    pub(crate) fn write_file(&self, name: &str, contents: &[u8]) -> Result<()> {
+        durable::put(self, &self.path(name), |path| self.fill(path, contents.len(), contents))
+    }
+
+    /// Makes a file whose contents, size and name are not yet durable.
+    fn fill(&self, path: &Path, bytes: usize, head: &[u8]) -> Result<()> {
+        {
+            let mut faults = self.shared.faults.lock();
+            if faults.create {
+                faults.refused.push(name_of(&path.with_extension("")));
+                self.shared.changed.notify_all();
+                return Err(Error::NoSpace { file: path.to_owned() });
+            }
+            if faults.broken_creates {
+                return Err(Error::io("creating", path, io::Error::from_raw_os_error(libc::EIO)));
+            }
+        }
+        self.shared
+            .change(|volume| {
+                let mut image = Image::new(bytes);
+                image.change(0, head.len(), |place| place.copy_from_slice(head));
+                volume.link(&name_of(path), image);
+                Ok(None)
+            })
+            .map_err(|e| Error::io("creating", path, e))
+    }
+}
+
+/// The name of a path on the disk.
+fn name_of(path: &Path) -> String {
+    path.strip_prefix(ROOT).unwrap().to_str().unwrap().to_owned()
+}
+
+impl Steps for SimulatedDisk {
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.shared.change(|volume| {
+            let file = volume.number(&name_of(path)).ok_or(io::ErrorKind::NotFound)?;
+            let image = volume.image_mut(file);
+            image.sync(&image.dirty.clone());
+            Ok(None)
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let renamed = self.shared.change(|volume| {
+            let renamed = volume.rename(&name_of(from), &name_of(to));
+            if renamed { Ok(None) } else { Err(io::ErrorKind::NotFound.into()) }
+        });
+        renamed.inspect(|()| self.shared.note(Event::Create(name_of(to))))
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        let unlinked = self.shared.change(|volume| {
+            let unlinked = volume.unlink(&name_of(path));
+            if unlinked { Ok(None) } else { Err(io::ErrorKind::NotFound.into()) }
+        });
+        unlinked.inspect(|()| self.shared.note(Event::Remove(name_of(path))))
+    }
+
+    fn sync_directory(&self, dir: &Path) -> io::Result<()> {
+        self.shared.change(|volume| {
+            volume.sync_directory(dir.strip_prefix(ROOT).unwrap());
+            Ok(None)
+        })
     }
 }
 
@@ -217,97 +348,72 @@ impl Shared {
             }
         }
     }
-}
 
-impl SimulatedFile {
-    fn with_image(&self, image: Image, shared: &Arc<Shared>) -> Self {
-        Self { name: self.name.clone(), path: self.path.clone(), image: Mutex::new(image), shared: Arc::clone(shared) }
+    /// One change of what the disk holds, if there is still power. Tells file and range if it is a write.
+    fn change(&self, change: impl FnOnce(&mut Volume) -> io::Result<Option<(u64, usize, usize)>>) -> io::Result<()> {
+        let mut volume = self.volume.lock();
+        self.live()?;
+        let write = change(&mut volume)?;
+        self.remember(&volume, write);
+        Ok(())
+    }
+
+    fn remember(&self, volume: &Volume, write: Option<(u64, usize, usize)>) {
+        if let Some(recording) = &mut *self.recording.lock() {
+            let mark = recording.mark;
+            recording.moments.push(Moment { volume: volume.clone(), write, mark });
+        }
     }
 
     fn note(&self, event: Event) {
-        self.shared.events.lock().push(event);
-    }
-
-    fn change(&self, offset: u64, bytes: usize, change: impl FnOnce(&mut [u8])) {
-        let start = usize::try_from(offset).unwrap();
-        let mut image = self.image.lock();
-        change(&mut image.live[start..start + bytes]);
-        if bytes > 0 {
-            image.dirty.extend(start / PAGE..=(start + bytes - 1) / PAGE);
-        }
+        self.events.lock().push(event);
     }
 }
 
 impl Files for SimulatedDisk {
     fn path(&self, name: &str) -> PathBuf {
-        Path::new("/simulated").join(name)
+        Path::new(ROOT).join(name)
     }
 
     fn list(&self) -> Result<Vec<Listed>> {
-        let files = self.files.lock();
-        let listed = |(name, file): (&String, &Arc<SimulatedFile>)| Listed {
-            name: name.clone(),
-            bytes: file.bytes(),
-            directory: false,
+        let volume = self.shared.volume.lock();
+        // What lies in directories below is not the store's.
+        let names = volume.names().filter(|name| !name.contains('/'));
+        let listed = |name: &String| {
+            let bytes = volume.number(name).map_or(0, |file| volume.image(file).live().len() as u64);
+            Listed { name: name.clone(), bytes, directory: false }
         };
-        Ok(files.iter().map(listed).collect())
+        Ok(names.map(listed).collect())
     }
 
     fn create(&self, name: &str, bytes: u64, head: &[u8], _: Preparation) -> Result<Arc<dyn Region>> {
-        if self.shared.faults.lock().create {
-            self.shared.faults.lock().refused.push(name.into());
-            self.shared.changed.notify_all();
-            return Err(Error::NoSpace { file: self.path(name) });
-        }
-        if self.shared.faults.lock().broken_creates {
-            return Err(Error::io("creating", self.path(name), io::Error::from_raw_os_error(libc::EIO)));
-        }
-        self.shared.live().map_err(|e| Error::io("creating", self.path(name), e))?;
-        let mut live = vec![0; usize::try_from(bytes).unwrap()];
-        live[..head.len()].copy_from_slice(head);
-        let image = Image { durable: live.clone(), live, dirty: BTreeSet::new() };
-        let file = Arc::new(SimulatedFile {
-            name: name.into(),
-            path: self.path(name),
-            image: Mutex::new(image),
-            shared: Arc::clone(&self.shared),
-        });
-        file.note(Event::Create(name.into()));
-        self.files.lock().insert(name.into(), Arc::clone(&file));
-        Ok(file)
+        let size = usize::try_from(bytes).unwrap();
+        durable::put(self, &self.path(name), |path| self.fill(path, size, head))?;
+        self.open(name)
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Region>> {
-        match self.files.lock().get(name) {
-            Some(file) => Ok(Arc::clone(file) as Arc<dyn Region>),
-            None => Err(Error::io("opening", self.path(name), io::ErrorKind::NotFound.into())),
-        }
+        let missing = || Error::io("opening", self.path(name), io::ErrorKind::NotFound.into());
+        let number = self.shared.volume.lock().number(name).ok_or_else(missing)?;
+        let (name, path, shared) = (name.to_owned(), self.path(name), Arc::clone(&self.shared));
+        Ok(Arc::new(SimulatedFile { name, path, number, shared }))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.shared.live().map_err(|e| Error::io("renaming", self.path(from), e))?;
-        let mut files = self.files.lock();
-        let missing = || Error::io("renaming", self.path(from), io::ErrorKind::NotFound.into());
-        let file = files.remove(from).ok_or_else(missing)?;
-        let image = file.image.lock().clone();
-        let (name, path, image) = (to.to_owned(), self.path(to), Mutex::new(image));
-        let renamed = SimulatedFile { name, path, image, shared: Arc::clone(&self.shared) };
-        files.insert(to.to_owned(), Arc::new(renamed));
-        Ok(())
+        durable::rename_by(self, &self.path(from), &self.path(to))
     }
 
     fn remove(&self, names: &[String]) -> Result<()> {
-        for name in names {
-            self.shared.live().map_err(|e| Error::io("removing", self.path(name), e))?;
-            if let Some(file) = self.files.lock().remove(name) {
-                file.note(Event::Remove(name.clone()));
-            }
-        }
-        Ok(())
+        let paths: Vec<PathBuf> = names.iter().map(|name| self.path(name)).collect();
+        durable::remove_by(self, paths.iter().map(PathBuf::as_path))
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        self.sync_directory(Path::new(ROOT)).map_err(|e| Error::io("syncing", ROOT, e))
     }
 
     fn write_note(&self, name: &str, contents: &[u8]) -> Result<()> {
-        self.create(name, contents.len() as u64, contents, Preparation::Allocate).map(|_| ())
+        self.write_file(name, contents)
     }
 
     fn read_note(&self, name: &str) -> Result<Vec<u8>> {
@@ -326,28 +432,32 @@ impl Region for SimulatedFile {
     }
 
     fn bytes(&self) -> u64 {
-        self.image.lock().live.len() as u64
+        self.shared.volume.lock().image(self.number).live().len() as u64
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.note(Event::Write(self.name.clone()));
+        self.shared.note(Event::Write(self.name.clone()));
         let fails = self.shared.faults.lock().write.take_if(|name| self.name.starts_with(name.as_str())).is_some();
         if fails {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.shared.live()?;
-        self.change(offset, bytes.len(), |place| place.copy_from_slice(bytes));
-        Ok(())
+        let start = usize::try_from(offset).unwrap();
+        self.shared.change(|volume| {
+            volume.image_mut(self.number).change(start, bytes.len(), |place| place.copy_from_slice(bytes));
+            Ok(Some((self.number, start, start + bytes.len())))
+        })
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.shared.live()?;
-        self.change(offset, usize::try_from(bytes).unwrap(), |place| place.fill(0));
-        Ok(())
+        let (start, bytes) = (usize::try_from(offset).unwrap(), usize::try_from(bytes).unwrap());
+        self.shared.change(|volume| {
+            volume.image_mut(self.number).change(start, bytes, |place| place.fill(0));
+            Ok(None)
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
-        let pages = self.image.lock().dirty.clone();
+        let pages = self.shared.volume.lock().image(self.number).dirty.clone();
         {
             let mut faults = self.shared.faults.lock();
             while faults.hold.as_ref().is_some_and(|name| self.name.starts_with(name.as_str())) {
@@ -357,36 +467,32 @@ impl Region for SimulatedFile {
                 faults.held -= 1;
             }
             if faults.sync.take_if(|name| self.name.starts_with(name.as_str())).is_some() {
+                drop(faults);
                 // The kernel marks the pages clean, and never writes them.
-                self.image.lock().dirty.clear();
+                self.shared.volume.lock().image_mut(self.number).dirty.clear();
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
         }
-        self.shared.live()?;
-        let mut image = self.image.lock();
-        for page in pages {
-            let range = page * PAGE..((page + 1) * PAGE).min(image.live.len());
-            let (live, durable) = {
-                let image = &mut *image;
-                (&image.live, &mut image.durable)
-            };
-            durable[range.clone()].copy_from_slice(&live[range]);
-            image.dirty.remove(&page);
-        }
-        drop(image);
-        self.note(Event::Sync(self.name.clone()));
+        self.shared.change(|volume| {
+            volume.image_mut(self.number).sync(&pages);
+            Ok(None)
+        })?;
+        self.shared.note(Event::Sync(self.name.clone()));
         Ok(())
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let start = usize::try_from(offset).unwrap();
-        into.copy_from_slice(self.image.lock().live.get(start..start + into.len()).ok_or_else(short)?);
+        let volume = self.shared.volume.lock();
+        let live = volume.image(self.number).live();
+        into.copy_from_slice(live.get(start..start + into.len()).ok_or_else(short)?);
         Ok(())
     }
 
     fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
         let start = usize::try_from(offset).unwrap();
-        self.image.lock().durable.get(start..start + bytes).map(<[u8]>::to_vec).ok_or_else(short)
+        let volume = self.shared.volume.lock();
+        volume.image(self.number).durable().get(start..start + bytes).map(<[u8]>::to_vec).ok_or_else(short)
     }
 
     fn lend(&self, _: u64, _: u64, _: u64) -> io::Result<Option<Bytes>> {
@@ -395,8 +501,9 @@ impl Region for SimulatedFile {
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         let start = usize::try_from(offset).unwrap();
-        let image = self.image.lock();
-        Ok(image.live[start..].iter().position(|byte| *byte != 0).map(|at| offset + at as u64))
+        let volume = self.shared.volume.lock();
+        let live = volume.image(self.number).live();
+        Ok(live[start..].iter().position(|byte| *byte != 0).map(|at| offset + at as u64))
     }
 
     fn seal(&self) {}

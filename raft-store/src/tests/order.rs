@@ -14,7 +14,8 @@ fn names(events: &[Event]) -> Vec<String> {
             Event::Create(name) => format!("create {}", short(name)),
             Event::Remove(name) => format!("remove {}", short(name)),
         })
-        .filter(|text| !text.contains("progress"))
+        // Neither in the background, at any time: hints, and the next segment.
+        .filter(|text| !text.contains("progress") && !text.starts_with("create "))
         .collect()
 }
 
