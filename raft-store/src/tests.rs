@@ -3,8 +3,10 @@
 mod crash;
 mod damage;
 mod full;
+mod model;
 mod notes;
 mod order;
+mod power;
 mod repair;
 mod retire;
 mod scrub;

@@ -104,9 +104,14 @@ impl Store {
 
     /// Appends without waiting.
     pub fn start_append(&mut self, entries: Vec<LogEntry>) -> Appending {
+        self.try_start_append(entries).unwrap()
+    }
+
+    /// The same, if it is not refused at once.
+    pub fn try_start_append(&mut self, entries: Vec<LogEntry>) -> io::Result<Appending> {
         let (sender, receiver) = Config::oneshot();
-        self.runtime.block_on(self.storage.append(entries, IOFlushed::signal(sender))).unwrap();
-        receiver
+        self.runtime.block_on(self.storage.append(entries, IOFlushed::signal(sender)))?;
+        Ok(receiver)
     }
 
     /// Waits for the answer to an append.
