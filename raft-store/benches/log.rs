@@ -1,28 +1,28 @@
 //! What the store reaches, beside the plain system calls that bound it, in one run.
 //!
 //! `cargo bench -p raft-store` runs everything; an argument selects the cases whose name contains it.
-//! `BENCH_DIR` names a directory on the disk to be measured.
+//! `BENCH_DIR` names a directory on the disk to be measured, `BENCH_GIB` the size of the log that is recovered.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program for the terminal")]
 
+#[path = "log/append.rs"]
+mod append;
+#[path = "log/bare.rs"]
+mod bare;
+#[path = "log/measure.rs"]
+mod measure;
+#[path = "log/read.rs"]
+mod read;
+#[path = "log/recovery.rs"]
+mod recovery;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::collections::VecDeque;
-use std::fs::File;
-use std::hint::black_box;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use bytes::Bytes;
-use openraft::RaftLogReader;
-use openraft::storage::{IOFlushed, RaftLogStorage};
-use openraft::type_config::TypeConfigExt;
-use raft_store::{FlushMode, LogEntry, LogIndex, Opened, Options};
-use support::{Config, entry, raft_id};
+use raft_store::{FlushMode, Options};
 
-const RUN: Duration = Duration::from_millis(1500);
+const RUN: Duration = Duration::from_millis(1000);
 const SEGMENT_BYTES: u64 = 128 << 20;
 
 fn directory() -> tempfile::TempDir {
@@ -39,221 +39,70 @@ fn options(dir: &Path, flush: FlushMode) -> Options {
     options
 }
 
-/// Latencies, to be asked for quantiles.
-#[derive(Default)]
-struct Latencies(Vec<Duration>);
-
-impl Latencies {
-    fn quantile(&mut self, share: f64) -> f64 {
-        self.0.sort_unstable();
-        let at = ((self.0.len() as f64 * share) as usize).min(self.0.len().saturating_sub(1));
-        self.0.get(at).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
-    }
+/// The segment files in a directory, in order.
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut segments: Vec<PathBuf> =
+        names.filter(|path| path.file_name().is_some_and(|name| name.len() == 20)).collect();
+    segments.sort();
+    segments
 }
 
-/// Processor time of all threads so far, user and system. Less moved by what else runs than the clock.
-fn processor_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
-}
-
-/// When a case began.
-struct Start(Instant, Duration);
-
-impl Start {
-    fn now() -> Self {
-        Self(Instant::now(), processor_time())
-    }
-
-    fn elapsed(&self) -> Duration {
-        self.0.elapsed()
-    }
-}
-
-fn report(name: &str, count: u64, bytes: u64, start: &Start, latencies: &mut Latencies) {
-    let seconds = start.elapsed().as_secs_f64();
-    let processor = (processor_time() - start.1).as_secs_f64();
-    println!(
-        "{name:<42} {:>9.0} /s {:>6.0} MB/s {:>8.2} cpu us each   us p50 {:>8.1} p99 {:>8.1} worst {:>9.1}",
-        count as f64 / seconds,
-        bytes as f64 / seconds / 1e6,
-        processor * 1e6 / count as f64,
-        latencies.quantile(0.5),
-        latencies.quantile(0.99),
-        latencies.quantile(1.0),
-    );
-}
-
-/// Appends of `bytes` bytes, `writers` of them waiting at any time, at most 256 in one call, as Raft's
-/// core merges them.
-async fn append(name: &str, flush: FlushMode, bytes: usize, writers: usize) {
-    let dir = directory();
-    let Opened { mut storage, view, .. } = raft_store::open::<Config>(options(dir.path(), flush)).unwrap();
-    let payload = Bytes::from((0..bytes).map(|at| (at * 131 % 251) as u8).collect::<Vec<_>>());
-    let mut waiting: VecDeque<(Instant, u64, _)> = VecDeque::new();
-    let mut in_flight = 0;
-    let mut next = 0;
-    let mut latencies = Latencies::default();
-    let started = Start::now();
-    while started.elapsed() < RUN {
-        let room = (writers - in_flight).min(256);
-        if room > 0 {
-            let entries: Vec<LogEntry> =
-                (next..next + room as u64).map(|index| entry(1, index, payload.clone())).collect();
-            next += room as u64;
-            in_flight += room;
-            let (sender, receiver) = Config::oneshot();
-            storage.append(entries, IOFlushed::signal(sender)).await.unwrap();
-            waiting.push_back((Instant::now(), next - 1, (room, receiver)));
-        }
-        if in_flight == writers {
-            let (since, last, (room, receiver)) = waiting.pop_front().unwrap();
-            receiver.await.unwrap().unwrap();
-            in_flight -= room;
-            latencies.0.push(since.elapsed());
-            storage.save_committed(Some(raft_id(1, last))).await.unwrap();
-        }
-    }
-    for (_, _, (_, receiver)) in waiting {
-        receiver.await.unwrap().unwrap();
-    }
-    report(name, next, next * bytes as u64, &started, &mut latencies);
-    tokio::task::spawn_blocking(move || view.close()).await.unwrap().unwrap();
-}
-
-/// The plain calls: one `pwrite` of a batch, and perhaps one `fdatasync`, into an allocated file.
-fn bare(name: &str, batch: usize, sync: bool) {
-    let dir = directory();
-    let file = File::create_new(dir.path().join("bare")).unwrap();
-    file.set_len(1 << 30).unwrap();
-    let block = vec![7u8; 1 << 20];
-    (0..1u64 << 10).for_each(|at| file.write_all_at(&block, at << 20).unwrap());
-    file.sync_all().unwrap();
-    let bytes: Vec<u8> = (0..batch).map(|at| (at * 131 % 251) as u8).collect();
-    let mut latencies = Latencies::default();
-    let mut offset = 0;
-    let mut count = 0;
-    let started = Start::now();
-    while started.elapsed() < RUN {
-        let since = Instant::now();
-        file.write_all_at(&bytes, offset).unwrap();
-        if sync {
-            file.sync_data().unwrap();
-        }
-        latencies.0.push(since.elapsed());
-        count += 1;
-        offset = (offset + batch as u64) % ((1 << 30) - batch as u64);
-    }
-    report(name, count, count * batch as u64, &started, &mut latencies);
-}
-
-/// A log of `bytes` bytes in entries of 64 KiB.
-async fn filled(dir: &Path, bytes: u64) -> u64 {
-    let Opened { mut storage, view, .. } = raft_store::open::<Config>(options(dir, FlushMode::ASYNC)).unwrap();
-    storage.save_vote(&openraft::Vote::new_committed(1, 1)).await.unwrap();
-    let payload = Bytes::from((0..65536).map(|at| (at * 131 % 251) as u8).collect::<Vec<_>>());
-    let count = bytes / 65536;
-    for first in (0..count).step_by(64) {
-        let (sender, receiver) = Config::oneshot();
-        let entries: Vec<_> = (first..(first + 64).min(count)).map(|index| entry(1, index, payload.clone())).collect();
-        storage.append(entries, IOFlushed::signal(sender)).await.unwrap();
-        receiver.await.unwrap().unwrap();
-    }
-    storage.save_committed(Some(raft_id(1, count - 1))).await.unwrap();
-    drop(storage);
-    tokio::task::spawn_blocking(move || view.close()).await.unwrap().unwrap();
-    count
-}
-
-async fn reads(bytes: u64) {
-    let dir = directory();
-    let count = filled(dir.path(), bytes).await;
-    let Opened { mut storage, view, .. } = raft_store::open::<Config>(options(dir.path(), FlushMode::ASYNC)).unwrap();
-    let mut reader = storage.get_log_reader().await;
-    for (name, from) in
-        [("read: entries in order, cold segments", 0), ("read: entries in order, mapped", count * 3 / 4)]
-    {
-        let started = Start::now();
-        let mut next = from;
-        let mut read = 0;
-        let end = if from == 0 { count / 4 } else { count };
-        while next < end {
-            let entries = reader.limited_get_log_entries(next, end).await.unwrap();
-            next += entries.len() as u64;
-            read += entries.len() as u64;
-            black_box(&entries);
-        }
-        report(name, read, read * 65536, &started, &mut Latencies::default());
-    }
-    for (name, from, to) in
-        [("read: 1 KiB anywhere, cold segments", 0, count / 4), ("read: 1 KiB anywhere, mapped", count * 3 / 4, count)]
-    {
-        let starts: Vec<_> =
-            (from..to).map(|index| view.start_position_of(LogIndex::new(index)).unwrap().unwrap().plus(64)).collect();
-        let mut latencies = Latencies::default();
-        let started = Start::now();
-        let mut count = 0u64;
-        while started.elapsed() < RUN / 2 {
-            let since = Instant::now();
-            let start = starts[(count.wrapping_mul(0x9e37_79b9) as usize) % starts.len()];
-            black_box(view.read(start.plus(count % 60 * 1024), 1024).unwrap());
-            latencies.0.push(since.elapsed());
-            count += 1;
-        }
-        report(name, count, count * 1024, &started, &mut latencies);
-    }
-}
-
-async fn recovery(bytes: u64) {
-    let dir = directory();
-    filled(dir.path(), bytes).await;
-    for (name, clean) in [("recovery after a clean stop", true), ("recovery after a kill", false)] {
-        if !clean {
-            drop(raft_store::open::<Config>(options(dir.path(), FlushMode::ASYNC)).unwrap());
-        }
-        let started = Instant::now();
-        let opened = raft_store::open::<Config>(options(dir.path(), FlushMode::ASYNC)).unwrap();
-        let elapsed = started.elapsed();
-        println!("{name:<48} {:>10.1} ms for {} MB", elapsed.as_secs_f64() * 1e3, bytes / 1_000_000);
-        tokio::task::spawn_blocking(move || opened.view.close()).await.unwrap().unwrap();
+/// One figure as a share of the one that bounds it.
+fn compare(what: &str, figure: f64, bound: f64, target: f64) {
+    if figure > 0.0 && bound > 0.0 {
+        let percent = figure / bound * 100.0;
+        println!("  = {percent:.0} % of {what} (target {target:.0} %)");
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    if let Some(dir) = std::env::var_os(recovery::CHILD) {
+        return recovery::append_until_killed(dir.as_ref()).await;
+    }
     let only: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
     let kib = 1024;
-    for (name, batch, sync) in [
-        ("bare: pwrite 1 KiB", kib, false),
-        ("bare: pwrite 64 KiB", 64 * kib, false),
-        ("bare: pwrite 1 MiB", 1024 * kib, false),
-        ("bare: pwrite + fdatasync 1 KiB", kib, true),
-        ("bare: pwrite + fdatasync 64 KiB", 64 * kib, true),
-        ("bare: pwrite + fdatasync 1 MiB", 1024 * kib, true),
-        ("bare: pwrite + fdatasync 8 MiB", 8192 * kib, true),
-    ] {
-        if wanted(name) {
-            bare(name, batch, sync);
+
+    if wanted("append: async") {
+        for (size, bytes) in [("1 KiB", kib), ("64 KiB", 64 * kib)] {
+            let copy = bare::copy(&format!("bare: CRC and copy to mapped memory, {size}"), bytes);
+            bare::append(&format!("bare: pwrite {size}, allocated"), bytes, false, false);
+            bare::append(&format!("bare: pwrite {size}, written before"), bytes, false, true);
+            for writers in [1, 4, 16, 64, 256, 1024] {
+                let name = format!("append: async, {size}, {writers} waiting");
+                let rate = append::append(&name, FlushMode::ASYNC, bytes, writers).await;
+                compare("CRC and copy", rate, copy, 70.0);
+            }
         }
     }
-    for (mode, flush) in [("async", FlushMode::ASYNC), ("sync", FlushMode::Sync)] {
+    if wanted("append: sync") {
+        let mib = kib * kib;
+        let most = bare::append("bare: pwrite + fdatasync 8 MiB, allocated", 8 * mib, true, false) * 8.0;
         for (size, bytes) in [("1 KiB", kib), ("64 KiB", 64 * kib)] {
-            for writers in [1, 64, 1024] {
-                let name = format!("append: {mode}, {size}, {writers} waiting");
-                if wanted(&name) && bytes * writers <= 64 << 20 {
-                    append(&name, flush, bytes, writers).await;
+            let one = bare::append(&format!("bare: pwrite + fdatasync {size}, allocated"), bytes, true, false);
+            bare::append(&format!("bare: pwrite + fdatasync {size}, written before"), bytes, true, true);
+            for writers in [1, 4, 16, 64, 256, 1024] {
+                let name = format!("append: sync, {size}, {writers} waiting");
+                let rate = append::append(&name, FlushMode::Sync, bytes, writers).await;
+                match writers {
+                    1 => compare("pwrite + fdatasync", rate, one, 90.0),
+                    256.. => compare("the bandwidth of synced 8 MiB", rate * bytes as f64 / mib as f64, most, 80.0),
+                    _ => {}
                 }
             }
         }
     }
+    if wanted("roll") {
+        append::roll("async", FlushMode::ASYNC, 40).await;
+        append::roll("sync", FlushMode::Sync, 40).await;
+    }
     if wanted("read") {
-        reads(2 << 30).await;
+        read::reads(2 << 30).await;
     }
-    if wanted("recovery") {
-        recovery(2 << 30).await;
+    if wanted("start") {
+        let gib = std::env::var("BENCH_GIB").ok().map_or(2, |gib| gib.parse().expect("BENCH_GIB is a number"));
+        recovery::recovery(gib << 30).await;
     }
-    std::io::stdout().flush().unwrap();
 }
