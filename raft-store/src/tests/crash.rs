@@ -13,14 +13,13 @@
 //!
 //! Mutants that these tests were seen to find, each a few lines changed in the code they protect:
 //!
-//! * a sync of a segment, of the vote, of a new file or of a directory is left out;
+//! * a sync of a segment, of a new file or of a directory is left out;
 //! * the vote is saved before the log bytes before it are on disk;
 //! * a truncation does not zero what it cuts, or does not note its intention first;
 //! * several segments are removed under one sync of the directory;
 //! * segments are removed before the purged mark is on disk, or the mark runs ahead of the log;
-//! * a start does not write the tail again, or the head of a segment that holds no record yet;
-//! * a start does not save the vote and the hints again, or does not sync the directory;
-//! * two writes without a sync between them overwrite both slots of a small file.
+//! * a start does not write the head of a segment that holds no record yet again, or trusts zeros that it reads;
+//! * a start does not save the hints again, or does not sync the directory.
 
 mod script;
 
