@@ -62,16 +62,14 @@ pub(crate) struct View<'a> {
 
 /// The segments that have outlived `time` at `now_ms`.
 ///
-/// Stamps come from leaders' clocks. A segment counts as young as the youngest before it: a leader whose clock was
+/// Stamps come from leaders' clocks. The first segment that is too young keeps all behind it: a leader whose clock was
 /// behind makes nothing go early, one whose clock was ahead makes some of it stay longer.
 pub(crate) fn by_age(view: &View<'_>, now_ms: i64, time: Duration) -> Option<Choice> {
     let horizon = now_ms.saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
-    let mut newest = i64::MIN;
     let mut expired = 0;
     for (number, candidate) in view.sealed.iter().enumerate() {
         let Some(stamped) = candidate.stamped_ms else { continue };
-        newest = newest.max(stamped);
-        if newest > horizon {
+        if stamped > horizon {
             break;
         }
         expired = number + 1;
