@@ -3,7 +3,7 @@
 //! | Request | Answer |
 //! | --- | --- |
 //! | `GET /health/live` | 200 while the process can do its work at all; 503 once its storage has failed |
-//! | `GET /health/ready` | 200 when a name server knows the node and every group here has a leader, else 503 and why |
+//! | `GET /health/ready` | 200 when clients find this node and every group here is ready for them, else 503 and why |
 //! | `GET /v1/status` | [`NodeStatus`] |
 //! | `POST /v1/groups/{group}/transfer-leader?to=NODE` | hands leadership over, from the leader's node only |
 //! | `POST /v1/retention/accept-clock` | says that the node's clock is right although it ran ahead; [`RetentionStatus`] |
@@ -31,7 +31,7 @@ pub use metrics::{MetricFamily, MetricsText};
 pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
-    NodeStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus,
+    NodeStatus, ReplayStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus,
 };
 
 const BODY_BYTES_MAX: usize = 1 << 20;

@@ -22,6 +22,7 @@ mod group;
 mod late_handler;
 mod recover;
 mod rejoin;
+mod replay;
 mod retention;
 mod status;
 
@@ -324,6 +325,8 @@ impl Node {
         };
         let mut starting = tokio::task::JoinSet::new();
         for group in &self.shared.groups {
+            let for_replay = Arc::clone(group);
+            self.spawn(async move { match for_replay.follow_replay().await {} });
             let (group, context) = (Arc::clone(group), context.clone());
             starting.spawn(async move { group.start(&context).await });
         }

@@ -58,7 +58,7 @@ use crate::store::key_index::KeyIndex;
 use crate::store::log::Log;
 use crate::store::queue_table::{Minimums, QueueTable};
 use crate::store::reput::{self, CheckpointJob, Dispatched, EntryJob, Job, ReputHandle, ReputOptions, ReputThreads};
-use crate::store::{self, ArrivalListener, MessageStore, StoreOptions};
+use crate::store::{self, ArrivalListener, MessageStore, Replay, StoreOptions};
 use apply::{BodyView, EntryView};
 use snapshot::Image;
 use state::{MemberImage, MembershipImage, State};
@@ -78,6 +78,8 @@ pub struct Opened {
     pub control: StoreControl,
     /// The entry it starts behind. Later ones are applied again.
     pub started_behind: Option<EntryId>,
+    /// How far that has come.
+    pub replay: Replay,
 }
 
 /// What openraft drives. See the module.
@@ -149,7 +151,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let index = Arc::new(KeyIndex::open(options.dir.join("index"), options.index_sizes, pool)?);
     let checkpoints = Arc::new(Checkpoints::open(options.dir.join("checkpoints"))?);
 
-    let start = choose_start(&checkpoints, &table, &index, &*log, &options.cluster_id)?;
+    let Start { image: start, rebuilds } = choose_start(&checkpoints, &table, &index, &*log, &options.cluster_id)?;
     let state = start.as_ref().map_or_else(State::default, State::from_image);
     let started_behind = state.applied;
     let cut = start.as_ref().map(|image| Cut::of(image, &*log));
@@ -166,6 +168,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         cached_entries_max: options.cached_entries_max,
         delay_levels: options.delay_levels.clone(),
     };
+    let replay = Replay::new(Arc::clone(&log), Arc::clone(&dispatched), dispatched_end.clone(), rebuilds, physical_end);
     let (reput, threads) = reput::start(
         &reput_options,
         Arc::clone(&table),
@@ -198,7 +201,15 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     });
     let control =
         StoreControl { shared: Arc::clone(&shared), threads: Arc::new(parking_lot::Mutex::new(Some(threads))) };
-    Ok(Opened { state_machine: StateMachine { shared }, state: reader, store, control, started_behind })
+    Ok(Opened { state_machine: StateMachine { shared }, state: reader, store, control, started_behind, replay })
+}
+
+/// Where a state machine starts.
+struct Start {
+    /// None: from nothing.
+    image: Option<Image>,
+    /// No file agreed with any checkpoint: all are built anew.
+    rebuilds: bool,
 }
 
 /// How the group flushes, as of the last entry applied.
@@ -215,7 +226,7 @@ fn choose_start(
     index: &KeyIndex,
     log: &dyn Log,
     cluster_id: &[u8; 16],
-) -> store::Result<Option<Image>> {
+) -> store::Result<Start> {
     let last = log.last_index();
     let base = match checkpoints.current()? {
         None => None,
@@ -243,7 +254,7 @@ fn choose_start(
         let minimums = base.as_ref().map_or(Minimums::Zero, Minimums::Of);
         if index.indexed_end() >= image.resume.position && table.restore(&image, minimums)? {
             checkpoints.remove(unusable)?;
-            return Ok(Some(image));
+            return Ok(Start { image: Some(image), rebuilds: false });
         }
         // It vouches for files that are not there. The files will be, but only the next checkpoint can know it.
         unusable.push(candidate);
@@ -253,14 +264,14 @@ fn choose_start(
         && index.indexed_end() >= base.resume.position
         && table.restore(base, Minimums::Of(base))?
     {
-        return Ok(Some(base.clone()));
+        return Ok(Start { image: Some(base.clone()), rebuilds: false });
     }
     if last.is_some() {
         tracing::warn!("derived files are built again from the log");
     }
     index.reset(base.as_ref().map_or(0, |image| image.resume.position))?;
     table.reset(base.as_ref())?;
-    Ok(base)
+    Ok(Start { image: base, rebuilds: true })
 }
 
 fn read_checkpoint(checkpoints: &Checkpoints, index: u64, cluster_id: &[u8; 16]) -> store::Result<Image> {

@@ -17,6 +17,7 @@ pub(crate) mod key_index;
 pub(crate) mod log;
 pub(crate) mod queue_sums;
 pub(crate) mod queue_table;
+pub(crate) mod replay;
 pub(crate) mod reput;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use consume_queue::QueueEntry;
 pub use error::{Error, Result};
 pub use inspect::{DerivedCheck, DerivedFinding};
 pub use key_index::{IndexProgress, IndexSizes};
+pub use replay::{Replay, ReplayProgress};
 pub use reput::ArrivalListener;
 
 /// Sizes and limits of the derived files of one group.

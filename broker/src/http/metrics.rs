@@ -31,7 +31,7 @@ impl MetricsText {
         MetricFamily { text: &mut self.text, name: name.to_owned() }
     }
 
-    pub(super) fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.text
     }
 }

@@ -132,6 +132,9 @@ pub struct GroupStatus {
     pub committed: Option<u64>,
     /// Last entry that the state machine has seen.
     pub applied: Option<u64>,
+    /// How far the start is with applying the log again, until everything that was in it can be read.
+    #[serde(default)]
+    pub replay: Option<ReplayStatus>,
     /// How full the disk is that holds the replica; `None` while it is being recovered.
     #[serde(default)]
     pub disk: Option<DiskStatus>,
@@ -154,6 +157,27 @@ pub struct GroupStatus {
     /// How re-reading the log from the disk goes, unless it is switched off.
     #[serde(default)]
     pub scrub: Option<ScrubStatus>,
+}
+
+/// Applying the log again at a start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayStatus {
+    /// ConsumeQueue and IndexFile are built from nothing. If not, only what they lack is added to them.
+    pub rebuilds: bool,
+    /// How much is done, of a hundred.
+    pub percent: u8,
+    /// Bytes of the log gone through.
+    pub done_bytes: u64,
+    /// Bytes of the log still to go through.
+    pub left_bytes: u64,
+    /// Messages put into their queues.
+    pub messages: u64,
+    /// On average so far.
+    pub messages_per_second: u64,
+    /// How long the rest takes at the rate so far, once there is one.
+    pub left_ms: Option<u64>,
+    /// The same in one sentence.
+    pub text: String,
 }
 
 /// A damaged part of a log.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::late_handler::LateHandler;
 use super::rejoin::{self, Former};
-use super::{StartError, StartOptions, failure, flush, recover};
+use super::{StartError, StartOptions, failure, flush, recover, replay};
 use crate::config::{
     BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, NodeOptions, RaftOptions, StorageOptions,
 };
@@ -32,7 +32,7 @@ use crate::retention::GroupRetention;
 use crate::sequencer::{Sequencer, SequencerOptions};
 use crate::state_machine::command::{COMMAND_MAGIC, starts_sync};
 use crate::state_machine::{StateMachine, StateReader, StoreControl};
-use crate::store::{MessageStore, StoreOptions};
+use crate::store::{MessageStore, Replay, ReplayProgress, StoreOptions};
 
 /// Orders to a replica that wait; an operator gives one at a time.
 const ORDERS_MAX: usize = 4;
@@ -61,6 +61,8 @@ pub(super) struct NodeGroup {
     started: watch::Sender<bool>,
     /// Why the start waits for a repair.
     repairing: Mutex<Option<String>>,
+    /// From the recovery of the log until its files are closed.
+    replay: Mutex<Option<Replay>>,
     /// A replica that is recovered and has no identity.
     waiting: Mutex<Option<Recovering>>,
     /// What closes the files, whoever uses them.
@@ -128,6 +130,7 @@ impl NodeGroup {
             running: RwLock::default(),
             started: watch::Sender::new(false),
             repairing: Mutex::default(),
+            replay: Mutex::default(),
             waiting: Mutex::default(),
             files: Mutex::default(),
             recovered: RwLock::default(),
@@ -464,6 +467,7 @@ impl NodeGroup {
             );
         }
         *self.recovered.write() = Some(recovered.clone());
+        *self.replay.lock() = Some(store.replay.clone());
         *self.files.lock() = Some((store.control.clone(), log.view.clone()));
         Ok(Recovering { log, store, holds })
     }
@@ -545,6 +549,16 @@ impl NodeGroup {
         self.repairing.lock().clone()
     }
 
+    /// How far a start is with applying the log again, while it is.
+    pub(super) fn replaying(&self) -> Option<ReplayProgress> {
+        self.replay.lock().as_ref()?.progress(Instant::now())
+    }
+
+    /// Says in the node's log how far each start is.
+    pub(super) async fn follow_replay(&self) -> Infallible {
+        replay::announce(|| self.replaying(), |line| tracing::info!(group = self.name(), "{line}")).await
+    }
+
     /// Tells the name servers whenever the role changes, until the replica stops.
     async fn follow_role(&self, running: &Running, registration: &RegistrationHandle) {
         let mut role = running.raft.role();
@@ -613,6 +627,7 @@ impl NodeGroup {
             running.hub.remove_group(self.name());
         }
         drop(waiting);
+        self.replay.lock().take();
         let Some((control, log)) = self.files.lock().take() else { return };
         if let Err(error) = control.stop().await {
             tracing::error!(group = self.name(), %error, "derived files are not saved; the next start builds them again");

@@ -13,10 +13,11 @@ use super::{flush, recover};
 use crate::disk::DiskState;
 use crate::http::{
     Admin, AdminError, DamageStatus, DiskStatus, FlushMode, FlushStatus, GroupStatus, LeaderStatus, LogStatus,
-    LossReport, MemberStatus, MetricsText, NodeState, NodeStatus, RecoverOrder, RecoveryStatus, ReplicaRole,
-    RetentionStatus, ScrubStatus,
+    LossReport, MemberStatus, MetricsText, NodeState, NodeStatus, RecoverOrder, RecoveryStatus, ReplayStatus,
+    ReplicaRole, RetentionStatus, ScrubStatus,
 };
 use crate::raft::{self, GroupMetrics, Role};
+use crate::store::ReplayProgress;
 
 impl Admin for Shared {
     fn status(&self) -> NodeStatus {
@@ -132,14 +133,15 @@ async fn transfer_leader(group: &NodeGroup, to: Option<String>) -> Result<Leader
 }
 
 /// Why the node is not ready, in one sentence.
-fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> Option<String> {
+pub(super) fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> Option<String> {
     if let Some(failure) = failure {
         return Some(failure.to_owned());
     }
     match state {
         NodeState::Starting => {
             let recovering = groups.iter().filter(|group| group.role == ReplicaRole::Recovering).count();
-            return Some(format!("starting: {recovering} of {} groups are being recovered", groups.len()));
+            let starting = format!("starting: {recovering} of {} groups are being recovered", groups.len());
+            return Some(replaying(groups).map_or_else(|| starting.clone(), |replay| format!("{starting}; {replay}")));
         }
         NodeState::Stopping => return Some("stopping: requests are forwarded".to_owned()),
         NodeState::Failed => return Some("failed".to_owned()),
@@ -157,11 +159,21 @@ fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<&str>) -> O
     if !leaderless.is_empty() {
         return Some(format!("no leader that answers: {}", leaderless.join(", ")));
     }
+    if let Some(replay) = replaying(groups) {
+        return Some(replay);
+    }
     // A follower with a full disk hinders nobody.
     groups.iter().filter(|group| group.role == ReplicaRole::Leader).find_map(|group| {
         let refusal = group.disk.as_ref()?.refusal.as_ref()?;
         Some(format!("group {} takes no messages: {refusal}", group.name))
     })
+}
+
+/// How far groups are with applying their logs again, if any is.
+fn replaying(groups: &[GroupStatus]) -> Option<String> {
+    let each = groups.iter().filter_map(|group| Some(format!("group {}: {}", group.name, group.replay.as_ref()?.text)));
+    let all = each.collect::<Vec<_>>().join("; ");
+    (!all.is_empty()).then_some(all)
 }
 
 fn group_status(group: &NodeGroup) -> GroupStatus {
@@ -194,6 +206,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         flushed: None,
         committed: None,
         applied: None,
+        replay: group.replaying().as_ref().map(replay_status),
         disk: None,
         members: configured().collect(),
         log: None,
@@ -270,6 +283,19 @@ fn disk_status(disk: DiskState) -> DiskStatus {
     }
 }
 
+fn replay_status(progress: &ReplayProgress) -> ReplayStatus {
+    ReplayStatus {
+        rebuilds: progress.rebuilds,
+        percent: progress.percent(),
+        done_bytes: progress.done_bytes,
+        left_bytes: progress.left_bytes(),
+        messages: progress.messages,
+        messages_per_second: progress.messages_per_second(),
+        left_ms: progress.left().map(millis),
+        text: progress.to_string(),
+    }
+}
+
 fn damage_status(range: &raft_store::DamagedRange) -> DamageStatus {
     DamageStatus {
         file: range.file.display().to_string(),
@@ -324,6 +350,12 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
         Some(u64::from(group.disk.as_ref()?.refusal.is_some()))
     });
     gauge("gantry_raft_applied_index", "Last entry applied.", &|group| group.applied);
+    gauge("gantry_replay_left_bytes", "What a start still has to apply of the log; 0: nothing.", &|group| {
+        Some(group.replay.as_ref().map_or(0, |replay| replay.left_bytes))
+    });
+    gauge("gantry_replay_messages_per_second", "How fast a start applies the log again, while it does.", &|group| {
+        Some(group.replay.as_ref()?.messages_per_second)
+    });
     let log = |group: &GroupStatus, value: fn(&LogStatus) -> Option<u64>| group.log.as_ref().and_then(value);
     gauge("gantry_log_first_index", "First entry in the log.", &|group| log(group, |log| log.first));
     gauge("gantry_log_start_bytes", "Position of the first record in the log.", &|group| {

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use super::*;
-use crate::http::Admin;
+use crate::http::{Admin, GroupStatus, MetricsText, ReplicaRole};
 
 /// A single node with two groups in `dir`, on ports that are free now.
 fn options(dir: &Path) -> Options {
@@ -98,4 +98,44 @@ async fn one_failed_replica_fails_the_node() {
     let shared = Arc::clone(&node.shared);
     node.abandon().await;
     assert_eq!(shared.status().state, NodeState::Failed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_not_applied_yet_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    options.groups.truncate(1);
+    // Two more members that never run, so that nothing is ever committed.
+    let own = options.groups[0].members[0].clone();
+    for id in [2, 3] {
+        let mut member = own.clone();
+        (member.id, member.node, member.raft_addr) = (id, format!("n{id}"), "127.0.0.1:1".to_owned());
+        options.groups[0].members.push(member);
+    }
+    stop(start(options.clone(), true).await.unwrap()).await;
+    let node = start(options, false).await.unwrap();
+    let status = node.shared.status();
+    assert!(!status.ready);
+    assert_eq!(status.health, "no leader that answers: broker-a");
+    let replay = status.groups[0].replay.clone().unwrap();
+    assert!(replay.rebuilds && replay.left_bytes > 0 && replay.done_bytes == 0, "{replay:?}");
+    let mut metrics = MetricsText::default();
+    node.shared.collect(&mut metrics);
+    let text = metrics.into_text();
+    let line = format!("gantry_replay_left_bytes{{group=\"broker-a\"}} {}\n", replay.left_bytes);
+    assert!(text.contains(&line), "{text}");
+
+    // With a leader, the sentence is about what is left.
+    let mut group = status.groups[0].clone();
+    group.role = ReplicaRole::Follower;
+    let text = replay.text;
+    assert!(text.starts_with("queues and index are built again from the log: 0 %, "), "{text}");
+    let groups = [group];
+    let expected = format!("group broker-a: {text}");
+    assert_eq!(status::problem(NodeState::Running, &groups, None), Some(expected.clone()));
+    let starting = format!("starting: 0 of 1 groups are being recovered; {expected}");
+    assert_eq!(status::problem(NodeState::Starting, &groups, None), Some(starting));
+    let done = GroupStatus { replay: None, ..groups[0].clone() };
+    assert_eq!(status::problem(NodeState::Running, &[done], None), None);
+    stop(node).await;
 }

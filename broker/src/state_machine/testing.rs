@@ -132,6 +132,10 @@ impl Log for MemoryLog {
         Ok(inner.entries.first().map_or(inner.end, |entry| entry.position.unwrap().get()))
     }
 
+    fn end(&self) -> u64 {
+        self.inner.lock().end
+    }
+
     fn first_index(&self) -> Option<u64> {
         self.inner.lock().entries.first().map(|entry| entry.log_index().get())
     }
@@ -200,7 +204,8 @@ impl Group {
         group
     }
 
-    fn open(&mut self) {
+    /// Starts again, and applies nothing yet.
+    pub(crate) fn open(&mut self) {
         let log: Arc<dyn Log> = Arc::<MemoryLog>::clone(&self.log);
         let listener: Arc<dyn ArrivalListener> = Arc::<Arrivals>::clone(&self.arrivals);
         self.opened = Some(open_over(&self.options, log, listener).unwrap());

@@ -601,6 +601,77 @@ async fn after_a_kill_replay_gives_the_same_state_and_files() {
     assert_eq!(contents(&group), before);
 }
 
+/// A group whose derived files are gone, before anything of its log is applied again.
+async fn about_to_rebuild() -> Group {
+    let mut group = Group::new();
+    fill(&group, 45).await;
+    group.stop().await;
+    std::fs::remove_dir_all(group.path().join("consumequeue")).unwrap();
+    group.open();
+    group
+}
+
+#[tokio::test]
+async fn a_rebuild_says_how_far_it_is() {
+    let group = about_to_rebuild().await;
+    let progress = || group.opened().replay.progress(std::time::Instant::now());
+    let begun = progress().unwrap();
+    assert!(begun.rebuilds);
+    assert_eq!((begun.done_bytes, begun.messages, begun.percent()), (0, 0, 0));
+    let entries = group.log.entries(0);
+    let (mut before, count) = (begun, entries.len());
+    for (number, entry) in entries.into_iter().enumerate() {
+        let is_last = number + 1 == count;
+        group.apply(entry).await.unwrap();
+        group.dispatched().await;
+        match progress() {
+            Some(now) => {
+                assert!(!is_last, "{now:?}");
+                assert!(now.done_bytes > before.done_bytes && now.messages >= before.messages, "{before:?} {now:?}");
+                assert_eq!(now.total_bytes, begun.total_bytes);
+                before = now;
+            }
+            None => assert!(is_last, "{number} of {count}"),
+        }
+    }
+    assert!(before.percent() > 90 && before.messages >= 44, "{before:?}");
+}
+
+#[tokio::test]
+async fn a_start_that_lacks_nothing_rebuilds_nothing() {
+    let mut group = Group::new();
+    fill(&group, 45).await;
+    group.checkpoint().await;
+    fill(&group, 1).await;
+    group.kill();
+    group.open();
+    let now = std::time::Instant::now();
+    let progress = group.opened().replay.progress(now).unwrap();
+    assert!(!progress.rebuilds && progress.total_bytes < 8192, "{progress:?}");
+    group.stop().await;
+    group.open();
+    assert!(group.opened().replay.progress(now).is_some(), "nothing was applied");
+    let mut group = Group::new();
+    fill(&group, 45).await;
+    group.stop().await;
+    group.open();
+    assert_eq!(group.opened().replay.progress(now), None);
+}
+
+#[tokio::test]
+async fn a_rebuild_does_not_wait_for_what_a_leader_cut_off() {
+    let group = about_to_rebuild().await;
+    let progress = || group.opened().replay.progress(std::time::Instant::now());
+    let last = group.log.entries(0).len() as u64 - 1;
+    group.log.truncate(last);
+    for entry in group.log.entries(0) {
+        assert!(progress().is_some());
+        group.apply(entry).await.unwrap();
+        group.dispatched().await;
+    }
+    assert_eq!(progress(), None);
+}
+
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for item in std::fs::read_dir(dir).unwrap() {

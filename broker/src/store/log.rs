@@ -24,6 +24,8 @@ pub(crate) trait Log: Send + Sync + 'static {
     fn set_resume(&self, last: EntryId, resume: ResumeImage);
     /// Where the first record held starts; the end of an empty log.
     fn start(&self) -> Result<u64>;
+    /// Where the last record held ends.
+    fn end(&self) -> u64;
     /// The first entry held.
     fn first_index(&self) -> Option<u64>;
     /// The payload of entry `index`, if the log holds it and it has one.
@@ -76,6 +78,10 @@ impl Log for LogView {
 
     fn start(&self) -> Result<u64> {
         Ok(self.extent()?.start.get())
+    }
+
+    fn end(&self) -> u64 {
+        self.watermarks().end.get()
     }
 
     fn first_index(&self) -> Option<u64> {

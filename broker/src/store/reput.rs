@@ -84,6 +84,8 @@ pub(crate) struct CheckpointJob {
 pub(crate) struct Dispatched {
     /// Messages below this physical offset are in their queues.
     pub(crate) physical_end: AtomicU64,
+    /// How many messages have been put into their queues since the start.
+    pub(crate) messages: AtomicU64,
 }
 
 pub(crate) struct ReputOptions {
@@ -294,6 +296,7 @@ impl Reput {
         }
         let end = entry.payload_position + entry.payload.len() as u64;
         self.dispatched.physical_end.store(end, Ordering::Release);
+        self.dispatched.messages.fetch_add(entry.assigned.len() as u64, Ordering::Relaxed);
         if self.cached_entries > self.cached_entries_max {
             self.shrink()?;
         }
