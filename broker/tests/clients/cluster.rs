@@ -224,6 +224,28 @@ impl Node {
         Client::new(self.addr)
     }
 
+    /// Cuts a checkpoint, and says of which entry.
+    pub(crate) async fn checkpoint(&self) -> u64 {
+        self.store.checkpoint().await.unwrap();
+        *self.store.checkpoints().unwrap().last().unwrap()
+    }
+
+    /// Drops the log up to a checkpoint, as retention does.
+    pub(crate) async fn drop_through(&self, checkpoint: u64) {
+        self.store.choose_snapshot(checkpoint).unwrap();
+        self.raft.trigger_snapshot().await.unwrap();
+        let purged = async {
+            while self.raft.metrics().snapshot < Some(checkpoint) {
+                tokio::task::yield_now().await;
+            }
+            self.raft.purge_log(checkpoint).await.unwrap();
+            while self.raft.metrics().purged < Some(checkpoint) {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("the log is dropped", purged).await;
+    }
+
     /// Ends the node the hard way, as far as that is possible within one process: its clients are cut off and its
     /// peers see it gone.
     pub(crate) async fn stop(mut self) {

@@ -9,6 +9,7 @@
 mod cluster;
 mod compatibility;
 mod delay;
+mod dropped;
 mod failover;
 mod full_disk;
 mod golden;
