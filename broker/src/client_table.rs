@@ -199,6 +199,8 @@ struct ConsumerGroup<C> {
 struct Inner<C> {
     consumers: HashMap<GroupName, ConsumerGroup<C>>,
     producers: HashMap<GroupName, BTreeMap<String, Client<C>>>,
+    /// The producer groups of each client in `producers`, to find a client of which only the id is known.
+    producer_groups_of: HashMap<String, BTreeSet<GroupName>>,
     /// The groups and client ids of each connection, so that closing one does not look at all groups.
     by_connection: HashMap<u64, HashSet<(Role, GroupName, String)>>,
     memberships: usize,
@@ -233,6 +235,7 @@ impl<C: Clone> ClientTable<C> {
             inner: Mutex::new(Inner {
                 consumers: HashMap::new(),
                 producers: HashMap::new(),
+                producer_groups_of: HashMap::new(),
                 by_connection: HashMap::new(),
                 memberships: 0,
                 copied: false,
@@ -262,10 +265,7 @@ impl<C: Clone> ClientTable<C> {
                 return Err(TableFull);
             }
             inner.link(link.connection, Role::Producer, &group, &beat.client_id);
-            let members = inner.producers.entry(group).or_default();
-            if members.insert(beat.client_id.clone(), client.clone()).is_none() {
-                inner.memberships += 1;
-            }
+            inner.put_producer(group, &beat.client_id, client.clone());
         }
         for consumer in beat.consumers {
             if !inner.has_room(&self.limits, Role::Consumer, &consumer.group, &beat.client_id)
@@ -407,6 +407,22 @@ impl<C: Clone> ClientTable<C> {
         let inner = self.inner.lock();
         let groups = inner.producers.iter();
         groups.map(|(group, members)| (group.clone(), members.iter().map(|(id, c)| c.view(id)).collect())).collect()
+    }
+
+    /// The connections of a producer group's members that are connected here.
+    pub fn producer_handles(&self, group: &GroupName) -> Vec<C> {
+        let inner = self.inner.lock();
+        let members = inner.producers.get(group).into_iter().flatten();
+        members.filter_map(|(_, client)| client.link.as_ref().map(|(_, handle)| handle.clone())).collect()
+    }
+
+    /// The connection of the producer with this id, if it is connected here. The newest, if it has several.
+    pub fn producer_by_id(&self, client_id: &str) -> Option<C> {
+        let inner = self.inner.lock();
+        let groups = inner.producer_groups_of.get(client_id)?.iter();
+        let clients = groups.filter_map(|group| inner.producers.get(group)?.get(client_id));
+        let connected = clients.filter_map(|client| Some((client.last_heartbeat, &client.link.as_ref()?.1)));
+        connected.max_by_key(|(heard, _)| *heard).map(|(_, handle)| handle.clone())
     }
 
     /// The connections of a consumer group's members, and its model.
@@ -562,12 +578,26 @@ impl<C: Clone> Inner<C> {
         changed.into_iter().collect()
     }
 
+    fn put_producer(&mut self, group: GroupName, client_id: &str, client: Client<C>) {
+        let groups = self.producer_groups_of.entry(client_id.to_owned()).or_default();
+        groups.insert(group.clone());
+        if self.producers.entry(group).or_default().insert(client_id.to_owned(), client).is_none() {
+            self.memberships += 1;
+        }
+    }
+
     fn remove_producer(&mut self, group: &GroupName, client_id: &str) {
         let Some(members) = self.producers.get_mut(group) else { return };
         let Some(client) = members.remove(client_id) else { return };
         self.memberships -= 1;
         if members.is_empty() {
             self.producers.remove(group);
+        }
+        if let Some(groups) = self.producer_groups_of.get_mut(client_id) {
+            groups.remove(group);
+            if groups.is_empty() {
+                self.producer_groups_of.remove(client_id);
+            }
         }
         if let Some((connection, _)) = client.link {
             self.unlink(connection, Role::Producer, group, client_id);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::delay_levels::DelayLevels;
+use crate::processor::TransactionSettings;
 
 pub use file::parse_toml;
 pub use unit::{parse_bytes, parse_duration};
@@ -207,6 +208,8 @@ pub struct BrokerOptions {
     pub message_bytes_max: usize,
     /// How long messages wait on each delay level.
     pub delay_levels: DelayLevels,
+    /// How producers are asked about their transactions.
+    pub transactions: TransactionSettings,
 }
 
 /// Smallest segment: a segment must hold the largest record with room to spare.
@@ -507,7 +510,22 @@ fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
         auto_create_queues: broker.auto_create_queues,
         message_bytes_max: usize::try_from(broker.message_bytes_max).expect("limited above"),
         delay_levels: DelayLevels::parse(&broker.delay_levels).map_err(|why| format!("broker.delay_levels: {why}"))?,
+        transactions: check_transactions(broker)?,
     })
+}
+
+fn check_transactions(broker: &file::Broker) -> Result<TransactionSettings, String> {
+    let file::Broker { transaction_timeout: timeout, transaction_check_interval: check_interval, .. } = *broker;
+    let check_max = broker.transaction_check_max;
+    for (key, value) in [("timeout", timeout), ("check_interval", check_interval)] {
+        if !(Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&value) {
+            return Err(format!("broker.transaction_{key} is {value:?}, allowed are 100ms to 1h"));
+        }
+    }
+    if !(1..=1_000).contains(&check_max) {
+        return Err(format!("broker.transaction_check_max is {check_max}, allowed are 1 to 1000"));
+    }
+    Ok(TransactionSettings { timeout, check_interval, check_max })
 }
 
 fn parse_cluster_id(text: &str) -> Result<[u8; 16], String> {

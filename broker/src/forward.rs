@@ -107,7 +107,11 @@ impl Patience {
             Some(Self { hold: Duration::from_millis(hold), total: Duration::from_millis(total), repeat })
         };
         match code {
-            RequestCode::CONSUMER_SEND_MSG_BACK => Some(SEND_PATIENCE),
+            RequestCode::CONSUMER_SEND_MSG_BACK
+            | RequestCode::SEND_REPLY_MESSAGE
+            | RequestCode::SEND_REPLY_MESSAGE_V2 => Some(SEND_PATIENCE),
+            // Go waits 3 s. A transaction ends once.
+            RequestCode::END_TRANSACTION => patience(2_000, 2_800, Repeat::Harmless),
             // Go waits 3 s, the others 5 s.
             RequestCode::QUERY_CONSUMER_OFFSET if language == LanguageCode::Go => {
                 patience(2_500, 2_700, Repeat::Harmless)
@@ -127,6 +131,7 @@ impl Patience {
             | RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
             | RequestCode::DELETE_SUBSCRIPTIONGROUP
             | RequestCode::INVOKE_BROKER_TO_RESET_OFFSET
+            | RequestCode::RESUME_CHECK_HALF_MESSAGE
             | RequestCode::CLONE_GROUP_OFFSET => patience(2_000, 4_500, Repeat::Harmless),
             _ => None,
         }
@@ -282,6 +287,8 @@ mod tests {
         within(RequestCode::QUERY_CONSUMER_OFFSET, LanguageCode::Java, 5_000);
         within(RequestCode::QUERY_CONSUMER_OFFSET, LanguageCode::Go, 3_000);
         within(RequestCode::CONSUMER_SEND_MSG_BACK, LanguageCode::Java, 3_000);
+        within(RequestCode::END_TRANSACTION, LanguageCode::Go, 3_000);
+        within(RequestCode::SEND_REPLY_MESSAGE, LanguageCode::Go, 3_000);
         within(RequestCode::GET_MAX_OFFSET, LanguageCode::Java, 3_000);
         within(RequestCode::LOCK_BATCH_MQ, LanguageCode::Java, 1_000);
         within(RequestCode::UPDATE_AND_CREATE_TOPIC, LanguageCode::Java, 5_000);

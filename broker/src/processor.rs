@@ -7,6 +7,8 @@
 //! | --- | --- | --- |
 //! | `send` | 10 310 320 | the leader; encoded, handed to the sequencer, answered when applied |
 //! | `send_back` | 36 | the leader |
+//! | `transaction` | 37 323, and 39 to producers | the leader; a producer may be connected to another replica |
+//! | `reply` | 324 325, and 326 to requesters | the leader; a requester may be connected to another replica |
 //! | `pull` | 11 361 | any replica within what it has applied; the leader beyond |
 //! | `offset` | 14 15 29 30 31 32 | the leader, behind a read index |
 //! | `lock` | 41 42 | the leader, through the log |
@@ -30,11 +32,13 @@ mod offset;
 mod offset_buffer;
 mod pull;
 mod query;
+mod reply;
 mod runtime;
 mod send;
 mod send_back;
 mod stats;
 mod tasks;
+mod transaction;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -67,6 +71,7 @@ use crate::state_machine::{StateMachine, StateReader};
 use crate::store::{ArrivalListener, MessageStore};
 
 pub use self::filter::{MessageFilter, SqlFilter};
+pub use self::transaction::TransactionSettings;
 
 /// What an operator sets about one group.
 #[derive(Debug, Clone)]
@@ -89,6 +94,8 @@ pub struct GroupSettings {
     pub message_bytes_max: usize,
     /// How long messages wait on each delay level.
     pub delay_levels: DelayLevels,
+    /// How producers are asked about their transactions.
+    pub transactions: TransactionSettings,
 }
 
 /// Tells the name servers about topics without waiting for the next round.
@@ -249,6 +256,12 @@ impl Group {
         self.0.holds.len()
     }
 
+    /// How many transactions are pending.
+    #[must_use]
+    pub fn pending_transactions(&self) -> usize {
+        self.0.state.half_count()
+    }
+
     /// Messages and bytes put here since the start.
     #[must_use]
     pub fn put_totals(&self) -> (u64, u64) {
@@ -279,6 +292,11 @@ impl Group {
             }
             RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.serve_pull(request, responder, source),
             RequestCode::UPDATE_CONSUMER_OFFSET => self.serve_offset_update(request, responder, source),
+            RequestCode::CHECK_TRANSACTION_STATE | RequestCode::PUSH_REPLY_MESSAGE_TO_CLIENT
+                if source == Source::Replica =>
+            {
+                self.pass_to_client(request, responder);
+            }
             code => {
                 if let Some(patience) = Patience::of(code, request.language) {
                     self.serve_at_leader(request, responder, source, patience);
@@ -287,6 +305,18 @@ impl Group {
                 }
             }
         }
+    }
+
+    /// Hands a client of this replica what the leader has for it.
+    fn pass_to_client(&self, request: RemotingCommand, responder: Responder) {
+        let group = self.clone();
+        self.0.tasks.spawn(async move {
+            let outcome = match request.request_code() {
+                RequestCode::CHECK_TRANSACTION_STATE => group.pass_check_on(&request),
+                _ => group.pass_reply_on(&request).await,
+            };
+            group.reply(&request, responder, outcome);
+        });
     }
 
     /// Serves what every replica answers by itself.
@@ -369,6 +399,11 @@ impl Group {
                 self.send_patiently(request, origin).await
             }
             RequestCode::CONSUMER_SEND_MSG_BACK => self.send_back(request).await,
+            RequestCode::SEND_REPLY_MESSAGE | RequestCode::SEND_REPLY_MESSAGE_V2 => {
+                self.send_reply(request, origin).await
+            }
+            RequestCode::END_TRANSACTION => self.end_transaction(request).await,
+            RequestCode::RESUME_CHECK_HALF_MESSAGE => self.resume_check(request).await,
             RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.pull_for_certain(request).await,
             RequestCode::QUERY_CONSUMER_OFFSET => self.query_consumer_offset(request).await,
             RequestCode::UPDATE_CONSUMER_OFFSET => self.update_consumer_offset(request).await,

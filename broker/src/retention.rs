@@ -6,7 +6,7 @@
 //!  sealed segments, with their stamps and checkpoints --+
 //!  clock (believed?), hour, pressure of the disk -------+--> decide --> checkpoint of the last entry to go
 //!  what healthy replicas still lack (leader only) ------+                  |  becomes Raft's snapshot, durably
-//!  delayed messages not delivered yet ------------------'                  |
+//!  delayed messages, transactions that are pending -----'                  |
 //!                                                                          |  minimums of queues rise, derived files go
 //!                                                                          v
 //!                                                                      Raft purges: mark synced, then segments unlinked

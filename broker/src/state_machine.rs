@@ -1,4 +1,4 @@
-//! What committed entries mean: topics, groups, offsets, queues.
+//! What committed entries mean: topics, groups, offsets, queues, transactions.
 //!
 //! [`apply`] is pure: it takes the state and an entry and says what changes. Around it stands what openraft wants of a
 //! state machine. It answers each proposal, hands messages to reput, and cuts a checkpoint as of the last entry of each
@@ -30,6 +30,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 pub mod apply;
 pub mod command;
 pub mod group;
+pub mod half;
 mod reader;
 mod reply;
 pub mod snapshot;
@@ -157,7 +158,8 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let cut = start.as_ref().map(|image| Cut::of(image, &*log));
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
     let flush = watch::Sender::new(flush_setting(&state));
-    let reader = StateReader::new(Arc::clone(&state.registry), Arc::clone(&applied_end), flush.subscribe());
+    let (registry, halves) = (Arc::clone(&state.registry), Arc::clone(&state.halves));
+    let reader = StateReader::new(registry, halves, Arc::clone(&applied_end), flush.subscribe());
 
     let dispatched = Arc::new(Dispatched::default());
     let physical_end = start.as_ref().map_or(0, |image| image.resume.position);

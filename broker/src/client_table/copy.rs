@@ -181,10 +181,8 @@ impl<C: Clone> ClientTable<C> {
                     continue;
                 }
                 let client_id = member.client_id.clone();
-                if let Some(client) = member.into_client(now, self.limits.expiry)
-                    && inner.producers.entry(group.clone()).or_default().insert(client_id, client).is_none()
-                {
-                    inner.memberships += 1;
+                if let Some(client) = member.into_client(now, self.limits.expiry) {
+                    inner.put_producer(group.clone(), &client_id, client);
                 }
             }
         }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::{ConfigError, unit};
 use crate::delay_levels::DEFAULT_LEVELS;
+use crate::processor::TransactionSettings;
 
 /// Reads `text` into `T`. `T` must refuse unknown fields for the "did you mean" to have a cause.
 ///
@@ -214,16 +215,25 @@ pub(super) struct Broker {
     #[serde(deserialize_with = "unit::bytes")]
     pub(super) message_bytes_max: u64,
     pub(super) delay_levels: String,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) transaction_timeout: Duration,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) transaction_check_interval: Duration,
+    pub(super) transaction_check_max: u32,
 }
 
 impl Default for Broker {
     fn default() -> Self {
+        let transactions = TransactionSettings::default();
         Self {
             auto_create_topics: false,
             auto_create_groups: true,
             auto_create_queues: 8,
             message_bytes_max: 4 << 20,
             delay_levels: DEFAULT_LEVELS.to_owned(),
+            transaction_timeout: transactions.timeout,
+            transaction_check_interval: transactions.check_interval,
+            transaction_check_max: transactions.check_max,
         }
     }
 }

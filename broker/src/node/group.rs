@@ -365,6 +365,7 @@ impl NodeGroup {
                 auto_create_queues: context.broker.auto_create_queues,
                 message_bytes_max: context.broker.message_bytes_max,
                 delay_levels: context.broker.delay_levels.clone(),
+                transactions: context.broker.transactions,
             },
             state: store.state.clone(),
             store: store.store.clone(),

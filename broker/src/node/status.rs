@@ -425,6 +425,10 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     for (name, running) in &running {
         held.sample(&[("group", *name)], running.group.held_pulls());
     }
+    let mut halves = metrics.gauge("gantry_half_messages", "Messages whose transaction is pending.");
+    for (name, running) in &running {
+        halves.sample(&[("group", name)], running.group.pending_transactions());
+    }
     let mut in_flight = metrics.gauge("gantry_bytes_in_flight", "Bytes accepted and not yet answered.");
     for (name, running) in &running {
         in_flight.sample(&[("group", *name)], running.sequencer.bytes_in_flight());

@@ -119,6 +119,10 @@ impl Group {
             ("longPollingEnable", "true".to_owned()),
             ("maxMessageSize", settings.message_bytes_max.to_string()),
             ("messageDelayLevel", settings.delay_levels.to_string()),
+            ("storeReplyMessageEnable", "true".to_owned()),
+            ("transactionCheckInterval", settings.transactions.check_interval.as_millis().to_string()),
+            ("transactionCheckMax", settings.transactions.check_max.to_string()),
+            ("transactionTimeOut", settings.transactions.timeout.as_millis().to_string()),
         ];
         let text = encode_config_text(entries.iter().map(|(key, value)| (*key, value.as_str())));
         let mut answer = success(request).with_body(text);

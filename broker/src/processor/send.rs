@@ -25,6 +25,7 @@ use crate::delay_levels::SCHEDULE_TOPIC;
 use crate::forward::{Place, SEND_PATIENCE, Source};
 use crate::sequencer::{AppendError, AppendResult};
 use crate::state_machine::command::PutMode;
+use crate::state_machine::half::HALF_TOPIC;
 use crate::state_machine::{Appended, Command, GroupConfig, MessageOutcome, MessageRefused, TopicConfig};
 
 /// Bits of a producer's sysFlag that are stored as they come: compressed, and how.
@@ -38,10 +39,10 @@ const RECORD_ROOM: usize = 256;
 
 /// Messages ready for the sequencer, and what their answer needs.
 pub(crate) struct Ready {
-    records: BytesMut,
-    count: u32,
-    target: Target,
-    unique_key: Option<String>,
+    pub(super) records: BytesMut,
+    pub(super) count: u32,
+    pub(super) target: Target,
+    pub(super) unique_key: Option<String>,
 }
 
 impl Lookup for Group {
@@ -126,7 +127,9 @@ impl Group {
                 };
                 let _ = write!(msg_id, "{separator}{id}");
             }
-            self.0.stats.count_put(&target.topic, outcomes.len() as u64, bytes);
+            if !target.half {
+                self.0.stats.count_put(&target.topic, outcomes.len() as u64, bytes);
+            }
             Ok((first.ok_or_else(|| Failure::error("nothing was stored"))?, msg_id))
         });
         let (first_offset, msg_id) = stored.inspect_err(|_| self.0.stats.put_failed.add(1))?;
@@ -197,7 +200,7 @@ impl Group {
         }
     }
 
-    fn prepare_send(&self, request: &RemotingCommand, origin: SocketAddr) -> Result<Prepared, Failure> {
+    pub(super) fn prepare_send(&self, request: &RemotingCommand, origin: SocketAddr) -> Result<Prepared, Failure> {
         self.check_room()?;
         let sent = SendRequest::decode(request)?;
         let properties = Scan::of(sent.properties);
@@ -224,11 +227,20 @@ impl Group {
             Plan::Store(target) => target,
             Plan::Create(topic) => return Ok(Prepared::Create(topic)),
         };
+        if target.half {
+            self.check_transaction_room()?;
+        }
         let store_timestamp = self.stamp_ms();
         let kept = SysFlag(sent.sys_flag & SYS_FLAG_KEPT);
+        let (stored_topic, stored_queue) = match target.delay_level {
+            Some(level) => (SCHEDULE_TOPIC, level - 1),
+            None if target.half => (HALF_TOPIC, 0),
+            None => (target.topic.as_str(), target.queue_id),
+        };
+        let waits = target.half || target.delay_level.is_some();
         let template = NewMessage {
-            topic: if target.delay_level.is_some() { SCHEDULE_TOPIC } else { &target.topic },
-            queue_id: wire_queue(target.delay_level.map_or(target.queue_id, |level| level - 1)),
+            topic: stored_topic,
+            queue_id: wire_queue(stored_queue),
             flag: sent.flag,
             sys_flag: if target.multi_tag { kept.with(SysFlag::MULTI_TAGS) } else { kept },
             born_timestamp: sent.born_timestamp,
@@ -244,7 +256,8 @@ impl Group {
             cluster_name: &settings.cluster_name,
             region: DEFAULT_REGION,
             unique_key: None,
-            real: target.delay_level.map(|_| (target.topic.as_str(), target.queue_id)),
+            real: waits.then_some((target.topic.as_str(), target.queue_id)),
+            transaction_id: None,
         };
         let mut text = String::with_capacity(sent.properties.len() + RECORD_ROOM);
         if sent.batch {
@@ -264,6 +277,7 @@ impl Group {
         if properties.unique_key.is_none() {
             additions.unique_key = Some(&unique_key);
         }
+        additions.transaction_id = target.half.then_some(&unique_key);
         plan::complete_properties(sent.properties, &properties, additions, &mut text);
         if text.len() > PROPERTIES_BYTES_MAX {
             return Err(too_large(settings.message_bytes_max));
@@ -305,7 +319,7 @@ impl Group {
     }
 
     /// The answer for a refused send, with the two fields that clients get even then.
-    fn with_region(request: &RemotingCommand, failure: Failure) -> Outcome {
+    pub(super) fn with_region(request: &RemotingCommand, failure: Failure) -> Outcome {
         match failure {
             Failure::Refused(code, remark) => Ok(RemotingCommand::response_to(request, code)
                 .with_remark(remark)
@@ -329,7 +343,8 @@ fn inflate_batch(sys_flag: SysFlag, body: &[u8], bytes_max: usize) -> Result<Opt
     if inflated.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(Some(inflated)) }
 }
 
-enum Prepared {
+/// What a send amounts to.
+pub(super) enum Prepared {
     Ready(Ready),
     Create(TopicConfig),
 }

@@ -31,6 +31,8 @@ pub(super) fn spawn_all(group: &Group) {
     let this = run(group);
     tasks.spawn(async move { Box::pin(this.run_delays()).await });
     let this = run(group);
+    tasks.spawn(async move { Box::pin(this.run_transaction_checks()).await });
+    let this = run(group);
     tasks.spawn(async move { this.run_holds().await });
     let this = run(group);
     tasks.spawn(async move { this.run_clock().await });

@@ -193,6 +193,35 @@ async fn a_delayed_message_stays_until_it_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_message_stays_until_its_transaction_ends() {
+    use crate::state_machine::command::PutMode;
+    use crate::state_machine::half::{HALF_TOPIC, HalfEnd, HalfPlace};
+    use crate::state_machine::testing::{message, pack};
+    use crate::state_machine::{Command, TopicConfig};
+
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, ..) = single(dir.path()).await;
+    let topics = vec![TopicConfig::new(HALF_TOPIC.parse().unwrap(), 1, 6)];
+    replica.command(Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 }).await;
+    send_hours(&replica, &[], 0..2).await;
+    let half = message(HALF_TOPIC, 0, "half").properties("PGROUP\u{1}p\u{2}").stored_at(BEGIN + 2 * HOUR);
+    replica.raft.propose(pack(&[half])).await.unwrap();
+    send_hours(&replica, &[], 2..5).await;
+    let retention = retention(&replica);
+    let far = BEGIN + 1000 * HOUR;
+    let before = retention.survey().await.unwrap().by_age(far, TIME, Pressure::Forced).unwrap();
+    assert!(retention.carry_out(before, Pressure::Forced).await);
+    assert_eq!(retention.survey().await.unwrap().by_age(far, TIME, Pressure::Forced), None);
+    let physical_offset = replica.state.half(0).unwrap().physical_offset;
+    assert!(replica.store.message_at(physical_offset).unwrap().is_some());
+
+    let halves = vec![HalfPlace { queue_offset: 0, physical_offset }];
+    replica.command(Command::EndHalves { halves, end: HalfEnd::Rollback, stamped_ms: 1 }).await;
+    assert!(retention.survey().await.unwrap().by_age(far, TIME, Pressure::None).is_some());
+    replica.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_checkpoint_keeps_its_segments_and_does_not_stop_retention() {
     let dir = tempfile::tempdir().unwrap();
     let (replica, ..) = single(dir.path()).await;

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::GroupName;
-use protocol::message::{RecordError, iter_records};
+use protocol::message::{RecordError, RecordView, iter_records};
 
 use super::command::{
     self, Command, IdentityRecord, IdentityWanted, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError, PutMode,
     QueueKey, ResetHold,
 };
+use super::half::{GIVEN_UP_TOPIC, HALF_TOPIC, Half, HalfEnd, HalfPlace, Halves};
 use super::reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 use super::state::{Counters, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicHandle};
 use super::topic::{PERM_ALL, QUEUES_MAX, TopicConfig};
@@ -121,8 +122,8 @@ impl State {
                     Parsed::Command { command, records_at } => {
                         applied.says_flush = matches!(&command, Command::PutSettings { settings, .. }
                             if settings.contains_key(command::FLUSH_SETTING));
-                        let records = place_records(payload, records_at, index)?;
-                        let reply = self.apply_command(command, index, &records, &mut applied.deleted);
+                        let mut records = place_records(payload, records_at, index)?;
+                        let reply = self.apply_command(command, index, &mut records, &mut applied.deleted);
                         let messages = if let CommandReply::Refused(_) = reply {
                             let refused = MessageOutcome::Refused(MessageRefused::CommandRefused);
                             PackReply { outcomes: vec![refused; records.len()] }
@@ -179,6 +180,15 @@ impl State {
                     MessageOutcome::Appended(Appended { queue_offset, physical_offset })
                 }
             };
+            if let (MessageOutcome::Appended(Appended { queue_offset, physical_offset }), Some(mark)) =
+                (outcome, &record.mark)
+            {
+                let halves = &mut *self.halves.write();
+                match &**mark {
+                    Mark::Half(half) => halves.stored(HalfPlace { queue_offset, physical_offset }, half.clone()),
+                    Mark::GivenUp => halves.gave_up(physical_offset),
+                }
+            }
             outcomes.push(outcome);
         }
         PackReply { outcomes }
@@ -188,7 +198,7 @@ impl State {
         &mut self,
         command: Command,
         index: u64,
-        records: &[Placed<'_>],
+        records: &mut [Placed<'_>],
         deleted: &mut Vec<Arc<TopicHandle>>,
     ) -> CommandReply {
         let registry = Arc::clone(&self.registry);
@@ -373,6 +383,32 @@ impl State {
                     }
                 }
             }
+            Command::EndHalves { halves, end, stamped_ms: _ } => {
+                end_halves(&mut self.halves.write(), counters, &halves, end, records)
+            }
+            Command::CountChecks { halves, stamped_ms: _ } => {
+                let table = &mut *self.halves.write();
+                for place in halves {
+                    if let Some(half) = table.pending.get_mut(&place.queue_offset)
+                        && half.physical_offset == place.physical_offset
+                    {
+                        half.checks = half.checks.saturating_add(1);
+                    }
+                }
+                Ok(CommandReply::Done)
+            }
+            Command::CarryHalves { halves, stamped_ms: _ } => {
+                carry_halves(&mut self.halves.write(), counters, &halves, records)
+            }
+            Command::ResumeHalf { given_up, stamped_ms: _ } => {
+                if !is_half(counters, records, 1) {
+                    Err(CommandRefused::Invalid("one half message must follow"))
+                } else if self.halves.write().given_up.remove(&given_up) {
+                    Ok(CommandReply::Done)
+                } else {
+                    Err(CommandRefused::NotGivenUp)
+                }
+            }
         };
         result.unwrap_or_else(CommandReply::Refused)
     }
@@ -402,6 +438,64 @@ fn give_identity(
     identities.entry(former).or_insert_with(|| record(former, former_uuid));
     identities.insert(node_id, record(node_id, store_uuid));
     Ok(CommandReply::Identity { node_id })
+}
+
+fn end_halves(
+    table: &mut Halves,
+    counters: &Counters,
+    places: &[HalfPlace],
+    end: HalfEnd,
+    records: &[Placed<'_>],
+) -> Result<CommandReply, CommandRefused> {
+    let follows = match end {
+        HalfEnd::Commit => records.len() == places.len() && records.iter().all(|record| record.mark.is_none()),
+        HalfEnd::Rollback => records.is_empty(),
+        HalfEnd::GiveUp => {
+            let is_copy = |record: &Placed<'_>| matches!(record.mark.as_deref(), Some(Mark::GivenUp));
+            records.len() == places.len() && records.iter().all(is_copy)
+        }
+    };
+    if !follows {
+        return Err(CommandRefused::Invalid("what follows does not fit the end of the half messages"));
+    }
+    if let Some(HalfPlace { queue_offset, .. }) = table.not_pending(places) {
+        return Err(CommandRefused::NotPending { queue_offset });
+    }
+    // An end without its message would lose it.
+    if !records.iter().all(|record| has_queue(counters, record)) {
+        return Err(CommandRefused::NoQueue);
+    }
+    for place in places {
+        table.pending.remove(&place.queue_offset);
+    }
+    Ok(CommandReply::Done)
+}
+
+fn carry_halves(
+    table: &mut Halves,
+    counters: &Counters,
+    places: &[HalfPlace],
+    records: &mut [Placed<'_>],
+) -> Result<CommandReply, CommandRefused> {
+    if !is_half(counters, records, places.len()) {
+        return Err(CommandRefused::Invalid("one half message must follow for each that moves"));
+    }
+    if let Some(HalfPlace { queue_offset, .. }) = table.not_pending(places) {
+        return Err(CommandRefused::NotPending { queue_offset });
+    }
+    for (place, record) in places.iter().zip(records) {
+        let half = table.pending.remove(&place.queue_offset).expect("looked up above");
+        // Only its place changes.
+        record.mark = Some(Box::new(Mark::Half(half)));
+    }
+    Ok(CommandReply::Done)
+}
+
+/// Whether the records are `count` half messages that will be stored.
+fn is_half(counters: &Counters, records: &[Placed<'_>], count: usize) -> bool {
+    let is_half =
+        |record: &Placed<'_>| matches!(record.mark.as_deref(), Some(Mark::Half(_))) && has_queue(counters, record);
+    records.len() == count && records.iter().all(is_half)
 }
 
 fn put_topics(
@@ -507,6 +601,26 @@ struct Placed<'a> {
     size: u32,
     queue_id: u32,
     topic: &'a str,
+    /// What storing it means beyond its place in a queue. Few have one.
+    mark: Option<Box<Mark>>,
+}
+
+/// What storing a record of some topics means.
+enum Mark {
+    /// A transaction is pending.
+    Half(Half),
+    /// A transaction can be resumed.
+    GivenUp,
+}
+
+impl Mark {
+    fn of(record: &RecordView<'_>) -> Option<Box<Self>> {
+        match record.topic() {
+            HALF_TOPIC => Half::of(record).map(|half| Box::new(Self::Half(half))),
+            GIVEN_UP_TOPIC => Some(Box::new(Self::GivenUp)),
+            _ => None,
+        }
+    }
 }
 
 /// Finds the message records of a payload from `records_at` on.
@@ -521,6 +635,7 @@ fn place_records(payload: &[u8], records_at: usize, index: u64) -> Result<Vec<Pl
             // A negative queue is one that no topic has.
             queue_id: u32::try_from(record.queue_id()).unwrap_or(u32::MAX),
             topic: record.topic(),
+            mark: Mark::of(&record),
         });
         at += record.size();
     }

@@ -14,8 +14,8 @@
 //! | .. | message records back to back, may be none |
 //!
 //! Command and records are applied together or not at all: when the command is refused, so is each record. Commands
-//! that move progress and append the message it stands for (delayed delivery, the end of a transaction, a retry) use
-//! [`Command::Append`].
+//! that move progress and append the message it stands for use [`Command::Append`] (delayed delivery) or
+//! [`Command::EndHalves`] (transactions).
 //!
 //! The variants and their fields are a disk format. Variants are appended, never reordered; a changed field is a new
 //! variant or a new version.
@@ -27,6 +27,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{GroupName, NameError, TopicName};
 
 use super::group::GroupConfig;
+use super::half::{HalfEnd, HalfPlace};
 use super::topic::TopicConfig;
 
 /// The setting that says how the group flushes: [`FLUSH_SYNC`] or [`FLUSH_ASYNC`].
@@ -197,6 +198,42 @@ pub enum Command {
     /// Gives a node the next identity, and retires those it had. Answered with the identity; asked again for the same
     /// store, with the same one.
     GiveIdentity(IdentityWanted),
+    /// Ends half messages and appends the records that follow the command, one for each unless they are rolled back.
+    ///
+    /// Refused, with its records, unless all of them are pending and every record has a queue to go to.
+    EndHalves {
+        /// The half messages.
+        halves: Vec<HalfPlace>,
+        /// How they end.
+        end: HalfEnd,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Counts one more check of each half message that is pending still.
+    CountChecks {
+        /// The half messages whose producers were asked.
+        halves: Vec<HalfPlace>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Moves half messages to the end of the log: the records that follow the command, one for each in their order.
+    ///
+    /// Refused, with its records, unless all of them are pending.
+    CarryHalves {
+        /// The half messages.
+        halves: Vec<HalfPlace>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Takes a half message up again that was given up: the one record that follows the command.
+    ///
+    /// Refused, with its record, unless the copy stands among those given up.
+    ResumeHalf {
+        /// Place of the copy in the topic of those given up.
+        given_up: u64,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
 }
 
 /// A node that cannot go on under the identity it had.
@@ -391,7 +428,11 @@ impl Command {
             | Self::PutSettings { stamped_ms, .. }
             | Self::PutIdentity(IdentityRecord { stamped_ms, .. })
             | Self::GiveIdentity(IdentityWanted { stamped_ms, .. })
-            | Self::Append { stamped_ms, .. } => Some(*stamped_ms),
+            | Self::Append { stamped_ms, .. }
+            | Self::EndHalves { stamped_ms, .. }
+            | Self::CountChecks { stamped_ms, .. }
+            | Self::CarryHalves { stamped_ms, .. }
+            | Self::ResumeHalf { stamped_ms, .. } => Some(*stamped_ms),
             Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
         }
     }

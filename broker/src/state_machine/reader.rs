@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
+use super::half::{Half, Halves};
 use super::state::{DataVersion, Names, QueueLease, Registry};
 use super::topic::TopicConfig;
 
@@ -30,6 +31,7 @@ pub struct FlushSetting {
 #[derive(Clone, Debug)]
 pub struct StateReader {
     registry: Arc<RwLock<Registry>>,
+    halves: Arc<RwLock<Halves>>,
     /// Index of the last entry applied, plus one.
     applied_end: Arc<AtomicU64>,
     flush: watch::Receiver<Option<FlushSetting>>,
@@ -38,10 +40,11 @@ pub struct StateReader {
 impl StateReader {
     pub(super) fn new(
         registry: Arc<RwLock<Registry>>,
+        halves: Arc<RwLock<Halves>>,
         applied_end: Arc<AtomicU64>,
         flush: watch::Receiver<Option<FlushSetting>>,
     ) -> Self {
-        Self { registry, applied_end, flush }
+        Self { registry, halves, applied_end, flush }
     }
 
     /// How the group flushes, now and as it changes; none before anybody has said so.
@@ -167,6 +170,27 @@ impl StateReader {
         let node = &registry.identities.get(&node_id)?.node_name;
         let newest = registry.identities.iter().rev().find(|(_, identity)| identity.node_name == *node)?;
         Some(*newest.0).filter(|newest| *newest != node_id)
+    }
+
+    /// The half message with this number, if it is pending.
+    pub fn half(&self, queue_offset: u64) -> Option<Half> {
+        self.halves.read().pending.get(&queue_offset).cloned()
+    }
+
+    /// Up to `count` pending half messages from number `from` on, in their order.
+    pub fn halves_from(&self, from: u64, count: usize) -> Vec<(u64, Half)> {
+        let halves = self.halves.read();
+        halves.pending.range(from..).take(count).map(|(number, half)| (*number, half.clone())).collect()
+    }
+
+    /// How many half messages are pending.
+    pub fn half_count(&self) -> usize {
+        self.halves.read().pending.len()
+    }
+
+    /// Whether a half message was given up, its copy is at `physical_offset`, and it was not resumed since.
+    pub fn is_given_up(&self, physical_offset: u64) -> bool {
+        self.halves.read().given_up.contains(&physical_offset)
     }
 
     /// The identities given out so far.

@@ -113,6 +113,15 @@ pub enum CommandRefused {
     /// A message that was to move has no queue to go to.
     #[error("a message's topic or queue does not exist")]
     NoQueue,
+    /// A half message is not pending where the command says.
+    #[error("no transaction is pending at offset {queue_offset}: it was decided or moved before")]
+    NotPending {
+        /// Its number in the topic of half messages.
+        queue_offset: u64,
+    },
+    /// The message given up was resumed before, or is not known any more.
+    #[error("the message is not among those given up, or was resumed before")]
+    NotGivenUp,
     /// The identity belongs to another store, or the store to another identity.
     #[error("identity is taken")]
     IdentityTaken,

@@ -3,30 +3,32 @@
 //! | Bytes | Field |
 //! | --- | --- |
 //! | 0-7 | `GNTRYCKP` |
-//! | 8-11 | format version, 1 |
+//! | 8-11 | format version, 2; 1 is read too: it knew no transactions |
 //! | 12-19 | length of the image |
 //! | 20.. | the image, bincode 2 (standard configuration) |
 //! | last 4 | CRC-32 over all before |
 //!
 //! Integers outside the image are big-endian. Equal states give equal bytes on every replica and in every run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use bytes::Bytes;
-use parking_lot::RwLock;
 use protocol::{GroupName, TopicName};
 
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
+use super::half::{Half, Halves};
 use super::state::{
     Counters, DataVersion, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicOffsets,
 };
 use super::topic::TopicConfig;
 
 const MAGIC: [u8; 8] = *b"GNTRYCKP";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version whose image ends before the half messages.
+const VERSION_WITHOUT_HALVES: u32 = 1;
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 
@@ -40,7 +42,7 @@ pub enum SnapshotError {
     #[error("not a checkpoint, or cut short")]
     Shape,
     /// Written by a newer version.
-    #[error("unknown checkpoint version {found}, this version reads {VERSION}")]
+    #[error("unknown checkpoint version {found}, this version reads up to {VERSION}")]
     Version {
         /// The version found.
         found: u32,
@@ -88,6 +90,14 @@ pub(crate) struct Image {
     identities: Vec<IdentityRecord>,
     /// By name.
     pub(crate) queues: Vec<TopicImage>,
+    halves: HalvesImage,
+}
+
+/// Transactions that are pending or were given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+struct HalvesImage {
+    pending: BTreeMap<u64, Half>,
+    given_up: BTreeSet<u64>,
 }
 
 /// Where the record after an entry goes, and the checksum it is chained to.
@@ -119,6 +129,7 @@ impl State {
     /// The state as an image; none before the first entry.
     pub(crate) fn to_image(&self, cluster_id: [u8; 16], resume: ResumeImage) -> Option<Image> {
         let registry = self.registry.read();
+        let halves = self.halves.read();
         let mut topics: Vec<TopicConfig> = registry.topics.values().map(|topic| TopicConfig::clone(topic)).collect();
         topics.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let mut groups: Vec<GroupConfig> = registry.groups.values().map(|group| GroupConfig::clone(group)).collect();
@@ -152,6 +163,7 @@ impl State {
             marks: registry.marks.clone(),
             identities: registry.identities.values().cloned().collect(),
             queues: queues.collect(),
+            halves: HalvesImage { pending: halves.pending.clone(), given_up: halves.given_up.clone() },
         })
     }
 
@@ -166,11 +178,13 @@ impl State {
         self.last_position = image.last_position;
         self.membership = image.membership.clone();
         *self.registry.write() = image.registry();
+        let HalvesImage { pending, given_up } = image.halves.clone();
+        *self.halves.write() = Halves { pending, given_up };
     }
 
     /// A state that starts from an image.
     pub(crate) fn from_image(image: &Image) -> Self {
-        let mut state = Self { registry: Arc::new(RwLock::default()), ..Self::default() };
+        let mut state = Self::default();
         state.load(image);
         state
     }
@@ -211,7 +225,7 @@ impl Image {
     /// Reads the bytes of a checkpoint file.
     ///
     /// # Errors
-    /// Anything but exactly what [`Image::encode`] writes.
+    /// Anything but exactly what [`Image::encode`] writes, now or in an older version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or(SnapshotError::Shape)?;
         let (magic, rest) = body.split_first_chunk::<8>().ok_or(SnapshotError::Shape)?;
@@ -221,7 +235,7 @@ impl Image {
             return Err(SnapshotError::Shape);
         }
         let version = u32::from_be_bytes(*version);
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITHOUT_HALVES {
             return Err(SnapshotError::Version { found: version });
         }
         if u64::from_be_bytes(*length) != image.len() as u64 {
@@ -231,10 +245,20 @@ impl Image {
         if found != expected {
             return Err(SnapshotError::Checksum { found, expected });
         }
-        let (image, used): (Self, usize) = bincode::decode_from_slice(image, CONFIG)?;
-        if used + HEADER_BYTES != body.len() {
+        let completed;
+        let image = if version == VERSION_WITHOUT_HALVES {
+            let none =
+                bincode::encode_to_vec(HalvesImage::default(), CONFIG).expect("encoding into memory cannot fail");
+            completed = [image, &none].concat();
+            &completed
+        } else {
+            image
+        };
+        let (decoded, used): (Self, usize) = bincode::decode_from_slice(image, CONFIG)?;
+        if used != image.len() {
             return Err(SnapshotError::Shape);
         }
+        let image = decoded;
         let sorted = image.queues.windows(2).all(|pair| pair[0].name < pair[1].name);
         if !sorted || image.queues.iter().any(|topic| topic.counters.len() > super::topic::QUEUES_MAX as usize) {
             return Err(SnapshotError::Contradiction("its queues are not in order"));

@@ -1,8 +1,9 @@
 //! The replicated state, as plain data.
 //!
-//! It is in two parts. The [`Registry`] holds what requests look up: topics, groups, offsets, locks. It changes by
+//! It is in three parts. The [`Registry`] holds what requests look up: topics, groups, offsets, locks. It changes by
 //! commands only, so it stands behind a lock that packs of messages never take. [`Counters`] hold the next offset of
-//! each queue. They change with every message and belong to apply alone.
+//! each queue. They change with every message and belong to apply alone. [`Halves`] are the transactions that are pending:
+//! they change with some messages too, so they stand behind a lock of their own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use protocol::{GroupName, TopicName};
 
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
+use super::half::Halves;
 use super::topic::TopicConfig;
 
 /// Term and index of an entry.
@@ -191,6 +193,7 @@ pub(crate) struct MemberImage {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) registry: Arc<RwLock<Registry>>,
+    pub(crate) halves: Arc<RwLock<Halves>>,
     pub(crate) counters: Counters,
     /// The last entry applied.
     pub(crate) applied: Option<EntryId>,

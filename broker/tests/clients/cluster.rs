@@ -8,7 +8,7 @@ use std::time::Duration;
 use broker::delay_levels::DelayLevels;
 use broker::disk::{DiskLevel, DiskSpace, DiskState};
 use broker::peer::{GroupIdentity, PeerAddress, PeerHub, PeerHubOptions};
-use broker::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds, Registrar};
+use broker::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds, Registrar, TransactionSettings};
 use broker::raft::{GroupRaft, GroupRaftOptions, Role, Timing};
 use broker::sequencer::{Sequencer, SequencerOptions};
 use broker::state_machine::{self, StoreControl};
@@ -27,6 +27,13 @@ pub(crate) const BROKER: &str = "broker-a";
 const CLUSTER_ID: [u8; 16] = [7; 16];
 /// The first attempt to consume a message again waits on level 3.
 const DELAY_LEVELS: &str = "1s 2s 1s 1s";
+
+/// Producers are asked soon, and give-ups come soon.
+pub(crate) const TRANSACTIONS: TransactionSettings = TransactionSettings {
+    timeout: Duration::from_millis(1_000),
+    check_interval: Duration::from_millis(200),
+    check_max: 3,
+};
 
 /// Clocks for a machine that is busy with other things: nothing here waits for them, since a node that stops is seen
 /// to be gone.
@@ -201,6 +208,7 @@ impl Node {
                 auto_create_groups: true,
                 auto_create_queues: 8,
                 delay_levels: DelayLevels::parse(DELAY_LEVELS).unwrap(),
+                transactions: TRANSACTIONS,
                 message_bytes_max: 4 << 20,
             },
             state: store.state,

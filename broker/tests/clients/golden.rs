@@ -1,19 +1,20 @@
 //! What recorded clients asked, and how alike the answers are.
 //!
 //! Every frame that a recorded client sent to its broker is sent again, byte by byte, in its order and on connections
-//! like its own, except that pulls get no leave to wait. Each answer is compared with the recorded one: code, remark
+//! like its own, except that pulls get no leave to wait and that transactions are ended where they are. Each answer is compared with the recorded one: code, remark
 //! and names of ext fields. The recordings hold only some exchanges of each kind, so that offsets differ from theirs
 //! and now and then an answer with them; the summary names every kind of difference.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use bytes::BytesMut;
 use expect_test::{Expect, expect};
+use futures::future::join_all;
 use protocol::body::HeartbeatData;
-use protocol::{FrameLimits, GroupName, RemotingCommand, RequestCode, decode_frame, encode_frame};
+use protocol::message::OffsetMessageId;
+use protocol::{FrameLimits, GroupName, RemotingCommand, RequestCode, ResponseCode, decode_frame, encode_frame};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -77,6 +78,32 @@ impl Wire {
             assert_ne!(self.stream.read_buf(&mut self.received).await.unwrap(), 0, "the broker closed the connection");
         }
     }
+}
+
+impl Wire {
+    /// Takes the replies that are pushed to this client, for ever.
+    async fn take_replies(&mut self) {
+        while self.stream.read_buf(&mut self.received).await.unwrap() > 0 {
+            while let Some(command) = decode_frame(&mut self.received, &FrameLimits::STANDARD).unwrap() {
+                if command.request_code() == RequestCode::PUSH_REPLY_MESSAGE_TO_CLIENT {
+                    self.send(&RemotingCommand::response_to(&command, ResponseCode::SUCCESS)).await;
+                }
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Names a half message as it was stored here.
+fn at_its_place(mut command: RemotingCommand, halves: &BTreeMap<String, RemotingCommand>) -> RemotingCommand {
+    if command.request_code() == RequestCode::END_TRANSACTION
+        && let Some(sent) = command.ext.get("msgId").and_then(|key| halves.get(key))
+    {
+        let id: OffsetMessageId = sent.ext.get("msgId").unwrap().parse().unwrap();
+        command.ext.push("tranStateTableOffset", sent.ext.get("queueOffset").unwrap());
+        command.ext.push_display("commitLogOffset", id.physical_offset);
+    }
+    command
 }
 
 /// Takes the leave to wait from a pull: nothing else goes on here that could end the wait.
@@ -203,6 +230,15 @@ async fn furnish(node: &Node) -> Vec<Client> {
     online
 }
 
+fn sys_flag(sent: &RemotingCommand) -> Option<&str> {
+    let name = if sent.request_code() == RequestCode::SEND_MESSAGE { "sysFlag" } else { "f" };
+    sent.ext.get(name)
+}
+
+fn is_reply(code: RequestCode) -> bool {
+    matches!(code, RequestCode::SEND_REPLY_MESSAGE | RequestCode::SEND_REPLY_MESSAGE_V2)
+}
+
 async fn replay(file: &str, expected: Expect) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/golden").join(file);
     let text = std::fs::read_to_string(path).unwrap();
@@ -215,19 +251,23 @@ async fn replay(file: &str, expected: Expect) {
     let observer = node.client();
     let online = if file == "mqadmin.jsonl" { furnish(node).await } else { Vec::new() };
     let mut wires: BTreeMap<u64, Wire> = BTreeMap::new();
+    let mut halves: BTreeMap<String, RemotingCommand> = BTreeMap::new();
     let mut summary: BTreeMap<(i32, String), usize> = BTreeMap::new();
     for frame in frames.iter().filter(|frame| frame.to == "broker" && frame.dir != "response" && !frame.frame_truncated)
     {
-        let command = without_wait(frame.command());
+        let command = at_its_place(without_wait(frame.command()), &halves);
         let code = command.request_code();
-        let wire = match wires.entry(frame.conn) {
-            Entry::Occupied(wire) => wire.into_mut(),
-            Entry::Vacant(place) => place.insert(Wire::open(node).await),
+        let mut wire = match wires.remove(&frame.conn) {
+            Some(wire) => wire,
+            None => Wire::open(node).await,
         };
         // Reads see everything before them, as they did when people-sized pauses lay between.
         settled(&observer).await;
         wire.send(&command).await;
-        let Some(recorded) = answers.get(&frame.n).map(|answer| answer.command()) else { continue };
+        let Some(recorded) = answers.get(&frame.n).map(|answer| answer.command()) else {
+            wires.insert(frame.conn, wire);
+            continue;
+        };
         // Lists of members are answered at once or not at all, and the request after them is answered anyway.
         let marker =
             (code == RequestCode::GET_CONSUMER_LIST_BY_GROUP).then(|| i32::MIN + i32::try_from(frame.n).unwrap());
@@ -236,7 +276,16 @@ async fn replay(file: &str, expected: Expect) {
             request.opaque = opaque;
             wire.send(&request).await;
         }
-        let found = soon("an answer", wire.answer(command.opaque, marker)).await;
+        let found = tokio::select! {
+            found = soon("an answer", wire.answer(command.opaque, marker)) => found,
+            _ = join_all(wires.values_mut().map(Wire::take_replies)), if is_reply(code) => unreachable!(),
+        };
+        wires.insert(frame.conn, wire);
+        if let Some(found) = found.as_ref().filter(|_| sys_flag(&command) == Some("4"))
+            && let Some(key) = found.ext.get("transactionId")
+        {
+            halves.insert(key.to_owned(), found.clone());
+        }
         if code == RequestCode::HEART_BEAT {
             created(&observer, &command).await;
         }
@@ -285,13 +334,12 @@ async fn java_5_gets_the_answers_it_knows() {
         UNLOCK_BATCH_MQ(42) x2: same
         CHECK_CLIENT_CONFIG(46) x2: same
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
-        SEND_MESSAGE_V2(310) x40: same
+        SEND_MESSAGE_V2(310) x44: same
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
-        SEND_MESSAGE_V2(310) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         SEND_BATCH_MESSAGE(320) x1: same
-        SEND_REPLY_MESSAGE_V2(325) x1: 0 -> 3 ( request type 325 not supported)
+        SEND_REPLY_MESSAGE_V2(325) x1: same
         LITE_PULL_MESSAGE(361) x3: same
         RECALL_MESSAGE(370) x1: 0 -> 3 ( request type 370 not supported)
         QUERY_ASSIGNMENT(400) x2: 0 -> 3 ( request type 400 not supported)
@@ -344,13 +392,12 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
         UNLOCK_BATCH_MQ(42) x2: same
         CHECK_CLIENT_CONFIG(46) x2: same
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
-        SEND_MESSAGE_V2(310) x37: same
+        SEND_MESSAGE_V2(310) x41: same
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
         SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
-        SEND_MESSAGE_V2(310) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         SEND_BATCH_MESSAGE(320) x1: same
-        SEND_REPLY_MESSAGE_V2(325) x1: 0 -> 3 ( request type 325 not supported)
+        SEND_REPLY_MESSAGE_V2(325) x1: same
         LITE_PULL_MESSAGE(361) x3: same
         RECALL_MESSAGE(370) x1: 0 -> 3 ( request type 370 not supported)
         QUERY_ASSIGNMENT(400) x2: 0 -> 3 ( request type 400 not supported)
@@ -402,13 +449,12 @@ async fn java_4_gets_the_answers_it_knows() {
         LOCK_BATCH_MQ(41) x3: same
         UNLOCK_BATCH_MQ(42) x1: same
         CHECK_CLIENT_CONFIG(46) x2: same
-        SEND_MESSAGE_V2(310) x34: same
+        SEND_MESSAGE_V2(310) x38: same
         SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
         SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
         SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
-        SEND_MESSAGE_V2(310) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
         SEND_BATCH_MESSAGE(320) x1: same
-        SEND_REPLY_MESSAGE_V2(325) x1: 0 -> 3 ( request type 325 not supported)
+        SEND_REPLY_MESSAGE_V2(325) x1: same
     "#]],
     )
     .await;
@@ -419,14 +465,13 @@ async fn go_gets_the_answers_it_knows() {
     replay(
         "go.jsonl",
         expect![[r#"
-        SEND_MESSAGE(10) x29: same
+        SEND_MESSAGE(10) x33: same
         SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
         SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
         SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
-        SEND_MESSAGE(10) x4: 0 -> 16 (the broker[broker-a] sending transaction message is forbidde)
-        PULL_MESSAGE(11) x34: same
+        PULL_MESSAGE(11) x35: same
         PULL_MESSAGE(11) x4: 0 -> 19 (NO_MESSAGE_IN_QUEUE)
-        PULL_MESSAGE(11) x2: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
+        PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
         PULL_MESSAGE(11) x1: 27 -> 0 (FOUND)
         QUERY_CONSUMER_OFFSET(14) x32: same
         QUERY_CONSUMER_OFFSET(14) x1: 0 -> 22 (Not found, V3_0_6_SNAPSHOT maybe this group consumer boot fi)
@@ -439,14 +484,15 @@ async fn go_gets_the_answers_it_knows() {
         CONSUMER_SEND_MSG_BACK(36) x1: 0 -> 1 (look message by offset failed, 7124)
         CONSUMER_SEND_MSG_BACK(36) x1: 0 -> 1 (look message by offset failed, 7357)
         CONSUMER_SEND_MSG_BACK(36) x1: 0 -> 1 (look message by offset failed, 7592)
-        END_TRANSACTION(37) x5: 0 -> 3 ( request type 37 not supported)
+        END_TRANSACTION(37) x4: same
+        END_TRANSACTION(37) x1: 0 -> 1 (no transaction is pending at offset 0: it was decided or mov)
         GET_CONSUMER_LIST_BY_GROUP(38) x21: same
         LOCK_BATCH_MQ(41) x3: same
         UNLOCK_BATCH_MQ(42) x1: same
         GET_ALL_SUBSCRIPTIONGROUP_CONFIG(201) x1: same
         DELETE_TOPIC_IN_BROKER(215) x1: same
         SEND_BATCH_MESSAGE(320) x1: same
-        SEND_REPLY_MESSAGE(324) x2: 1 -> 3 ( request type 324 not supported)
+        SEND_REPLY_MESSAGE(324) x2: 1 -> 0
     "#]],
     )
     .await;

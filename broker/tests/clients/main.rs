@@ -13,4 +13,6 @@ mod dropped;
 mod failover;
 mod full_disk;
 mod golden;
+mod reply;
 mod requests;
+mod transaction;

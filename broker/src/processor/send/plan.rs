@@ -64,6 +64,8 @@ pub(crate) struct Target {
     pub(crate) dead_letter: bool,
     /// It waits on this delay level before it goes there.
     pub(crate) delay_level: Option<u32>,
+    /// It waits for the end of its transaction before it goes there.
+    pub(crate) half: bool,
 }
 
 /// What to do.
@@ -85,6 +87,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) names_real_topic: bool,
     pub(crate) timer: Option<&'a str>,
     pub(crate) transaction: bool,
+    /// The producer group that ends its transaction.
+    pub(crate) producer_group: Option<&'a str>,
     /// Some property is one that the broker sets or takes out.
     pub(crate) needs_rewrite: bool,
 }
@@ -102,7 +106,7 @@ impl<'a> Scan<'a> {
             match name {
                 "UNIQ_KEY" => scan.unique_key = Some(value),
                 "DELAY" => scan.delay_level = value.parse().unwrap_or(0),
-                "REAL_TOPIC" | "REAL_QID" => scan.names_real_topic = true,
+                "REAL_TOPIC" | "REAL_QID" | "__transactionId__" => scan.names_real_topic = true,
                 "TIMER_DELAY_SEC" | "TIMER_DELAY_MS" | "TIMER_DELIVER_MS" | "TIMER_DEL_UNIQKEY" => {
                     scan.timer = Some(match name {
                         "TIMER_DELAY_SEC" => "TIMER_DELAY_SEC",
@@ -111,6 +115,7 @@ impl<'a> Scan<'a> {
                         _ => "TIMER_DEL_UNIQKEY",
                     });
                 }
+                "PGROUP" => scan.producer_group = Some(value),
                 "TRAN_MSG" => scan.transaction = value.eq_ignore_ascii_case("true"),
                 _ => scan.needs_rewrite |= REPLACED.contains(&name),
             }
@@ -133,6 +138,8 @@ pub(crate) struct Additions<'a> {
     pub(crate) unique_key: Option<&'a str>,
     /// Topic and queue of a message that waits elsewhere first.
     pub(crate) real: Option<(&'a str, u32)>,
+    /// The id of the transaction it is sent in.
+    pub(crate) transaction_id: Option<&'a str>,
 }
 
 /// Writes the properties of a message as they are stored: what the producer wrote, without what the broker sets, then
@@ -141,7 +148,9 @@ pub(crate) fn complete_properties(text: &str, scan: &Scan<'_>, additions: Additi
     let renames = additions.real.is_some() && scan.names_real_topic;
     if scan.needs_rewrite || renames {
         for (name, value) in Properties::new(text).iter() {
-            if !(REPLACED.contains(&name) || renames && REAL.contains(&name)) {
+            let renamed = renames && REAL.contains(&name)
+                || additions.transaction_id.is_some() && name == property::TRANSACTION_ID;
+            if !REPLACED.contains(&name) && !renamed {
                 push_property(name, value, out);
             }
         }
@@ -158,6 +167,9 @@ pub(crate) fn complete_properties(text: &str, scan: &Scan<'_>, additions: Additi
     }
     push_property("CLUSTER", additions.cluster_name, out);
     push_property("TRACE_ON", "true", out);
+    if let Some(id) = additions.transaction_id {
+        push_property(property::TRANSACTION_ID, id, out);
+    }
     if let Some((topic, queue_id)) = additions.real {
         push_property(REAL[0], topic, out);
         push_property(REAL[1], &queue_id.to_string(), out);
@@ -207,11 +219,10 @@ pub(crate) fn plan(
     if sent.body_bytes > rules.message_bytes_max || request.properties.len() > PROPERTIES_BYTES_MAX {
         return Err(too_large(rules.message_bytes_max));
     }
-    if sent.properties.transaction && retry_group.is_none() {
-        return Err(Failure::refused(
-            ResponseCode::NO_PERMISSION,
-            format!("the broker[{}] sending transaction message is forbidden: not supported yet", rules.broker_name),
-        ));
+    // A message to be consumed again has its transaction behind it.
+    let half = sent.properties.transaction && retry_group.is_none();
+    if half {
+        check_half(sent)?;
     }
     if request.batch && (topic.is_retry() || topic.is_dlq()) {
         return Err(Failure::refused(
@@ -238,9 +249,14 @@ pub(crate) fn plan(
     if let (true, Some(group)) = (dead_letter, retry_group) {
         let topic = group.dlq_topic();
         return Ok(match lookup.topic(&topic) {
-            Some(_) => {
-                Plan::Store(Target { topic, queue_id: 0, multi_tag: false, dead_letter: true, delay_level: None })
-            }
+            Some(_) => Plan::Store(Target {
+                topic,
+                queue_id: 0,
+                multi_tag: false,
+                dead_letter: true,
+                delay_level: None,
+                half: false,
+            }),
             None => Plan::Create(dead_letter_topic(topic)),
         });
     }
@@ -249,7 +265,20 @@ pub(crate) fn plan(
         Err(_) => pick(config.write_queues.max(1)),
     };
     let multi_tag = config.filter == TopicFilter::MultiTag;
-    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false, delay_level }))
+    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false, delay_level, half }))
+}
+
+/// Refuses a half message that nobody could end, or that would have to wait once more.
+fn check_half(sent: &Sent<'_>) -> Result<(), Failure> {
+    let illegal = |why: &str| Err(Failure::refused(ResponseCode::MESSAGE_ILLEGAL, why));
+    if sent.request.batch || sent.properties.is_delayed() {
+        return illegal("a message of a transaction can be neither delayed nor part of a batch");
+    }
+    match sent.properties.producer_group.map(GroupName::parse) {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => illegal(&format!("property PGROUP of a message of a transaction: {error}")),
+        None => illegal("a message of a transaction names its producer group in the property PGROUP"),
+    }
 }
 
 /// The topic of a group's dead letters.

@@ -76,7 +76,8 @@ fn check(topic: &str, fields: &[(&str, &str)], body_bytes: usize, expected: &str
         Ok(Plan::Store(target)) => {
             let dead = if target.dead_letter { " dead" } else { "" };
             let wait = target.delay_level.map(|level| format!(" after level {level}")).unwrap_or_default();
-            format!("store {} {}{dead}{wait}", target.topic, target.queue_id)
+            let half = if target.half { " half" } else { "" };
+            format!("store {} {}{dead}{half}{wait}", target.topic, target.queue_id)
         }
         Ok(Plan::Create(config)) => format!("create {} {} {}", config.name, config.write_queues, config.perm),
         Err(Failure::Refused(code, _)) => format!("refuse {}", code.0),
@@ -145,9 +146,23 @@ fn delayed_messages_wait_on_a_level_that_exists() {
 }
 
 #[test]
+fn a_half_message_names_who_ends_it() {
+    let half = "TRAN_MSG\u{1}true\u{2}PGROUP\u{1}p\u{2}";
+    let with = |more: &str| format!("{half}{more}");
+    check("T", &[("i", half), ("e", "2")], 1, "store T 2 half");
+    check("new", &[("i", half)], 1, "create new 4 6");
+    check("T", &[("i", "TRAN_MSG\u{1}false\u{2}PGROUP\u{1}p\u{2}")], 1, "store T 0");
+    check("T", &[("i", "TRAN_MSG\u{1}true\u{2}")], 1, "refuse 13");
+    check("T", &[("i", "TRAN_MSG\u{1}true\u{2}PGROUP\u{1}a/b\u{2}")], 1, "refuse 13");
+    check("T", &[("i", &with("DELAY\u{1}1\u{2}"))], 1, "refuse 13");
+    check("T", &[("i", &with("TIMER_DELAY_SEC\u{1}1\u{2}"))], 1, "refuse 13");
+    check("T", &[("i", half), ("m", "true")], 1, "refuse 13");
+    check("T", &[("i", half), ("e", "9")], 1, "refuse 29");
+}
+
+#[test]
 fn what_cannot_be_kept_is_not_promised() {
     check("T", &[("i", "TIMER_DELAY_SEC\u{1}3\u{2}")], 1, "refuse 13");
-    check("T", &[("i", "TRAN_MSG\u{1}true\u{2}")], 1, "refuse 16");
     check("T", &[("i", "TRAN_MSG\u{1}false\u{2}")], 1, "store T 0");
 }
 
@@ -155,7 +170,7 @@ fn what_cannot_be_kept_is_not_promised() {
 fn properties_are_completed() {
     fn check(text: &str, unique_key: Option<&str>, real: Option<(&str, u32)>, expected: &[(&str, &str)]) {
         let mut out = String::new();
-        let additions = Additions { cluster_name: "C", region: "R", unique_key, real };
+        let additions = Additions { cluster_name: "C", region: "R", unique_key, real, transaction_id: None };
         complete_properties(text, &Scan::of(text), additions, &mut out);
         let found: Vec<_> = Properties::new(&out).iter().collect();
         assert_eq!(found, expected, "{text:?}");
