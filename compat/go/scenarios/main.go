@@ -33,7 +33,7 @@ func main() {
 	} else {
 		rlog.SetLogLevel("fatal")
 	}
-	all := append(append(append(append(sending, bodies...), pushing...), coming...), pulling...)
+	all := append(append(append(append(append(sending, bodies...), pushing...), coming...), exchanges...), pulling...)
 	failed := 0
 	for _, s := range chosen(all, os.Args[2:]) {
 		if !passes(s, strings.Split(os.Args[1], ";")) {

@@ -21,6 +21,8 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -67,6 +69,14 @@ final class Env implements AutoCloseable {
 
     DefaultMQProducer producer() throws Exception {
         DefaultMQProducer producer = ours(new DefaultMQProducer(name("pg") + "_" + INSTANCES.incrementAndGet()));
+        producer.start();
+        later(producer::shutdown);
+        return producer;
+    }
+
+    TransactionMQProducer transactionProducer(TransactionListener listener) throws Exception {
+        TransactionMQProducer producer = ours(new TransactionMQProducer(name("pg") + "_" + INSTANCES.incrementAndGet()));
+        producer.setTransactionListener(listener);
         producer.start();
         later(producer::shutdown);
         return producer;
