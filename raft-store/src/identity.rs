@@ -325,8 +325,23 @@ fn disk_sequence(device: u64) -> Option<u64> {
         .and_then(|text| text.trim().parse().ok())
 }
 
-/// Takes the directory for this process, for as long as the returned file lives.
-pub(crate) fn lock(dir: &Path) -> Result<File> {
+/// The directory is this process's own for as long as it lives.
+///
+/// It is unlocked by word, not by closing the file: a child that another thread has just forked holds the file too,
+/// until it becomes another program.
+#[derive(Debug)]
+pub(crate) struct DirLock(File);
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "the lock of a store is let go late");
+        }
+    }
+}
+
+/// Takes the directory for this process.
+pub(crate) fn lock(dir: &Path) -> Result<DirLock> {
     let path = dir.join(LOCK);
     let file = File::options()
         .read(true)
@@ -336,14 +351,14 @@ pub(crate) fn lock(dir: &Path) -> Result<File> {
         .open(&path)
         .map_err(|e| Error::io("opening", &path, e))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(DirLock(file)),
         Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),
         Err(TryLockError::Error(e)) => Err(Error::io("locking", &path, e)),
     }
 }
 
 /// The same without changing anything in the directory: a store that was never started has no lock to take.
-pub(crate) fn lock_unchanged(dir: &Path) -> Result<Option<File>> {
+pub(crate) fn lock_unchanged(dir: &Path) -> Result<Option<DirLock>> {
     let path = dir.join(LOCK);
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -351,7 +366,7 @@ pub(crate) fn lock_unchanged(dir: &Path) -> Result<Option<File>> {
         Err(error) => return Err(Error::io("opening", &path, error)),
     };
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(DirLock(file))),
         Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),
         Err(TryLockError::Error(e)) => Err(Error::io("locking", &path, e)),
     }

@@ -6,7 +6,6 @@
 
 mod read_only;
 
-use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use self::read_only::ReadOnly;
 use crate::entry::BodyKind;
 use crate::error::{Error, Result};
 use crate::hard_state::HardState;
-use crate::identity::{self, NodeFile};
+use crate::identity::{self, DirLock, NodeFile};
 use crate::ids::{ClusterId, LogId, LogIndex, LogPosition};
 use crate::options::Layout;
 use crate::progress::{Hints, Progress, Purged, PurgedFile};
@@ -134,7 +133,7 @@ pub struct Inspection {
     progress: Option<Hints>,
     purged: Option<Purged>,
     findings: Vec<Finding>,
-    _lock: Option<File>,
+    _lock: Option<DirLock>,
 }
 
 impl Inspection {

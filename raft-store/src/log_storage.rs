@@ -137,7 +137,7 @@ pub(crate) fn open_locked<C: StoreConfig>(
     options: Options,
     files: Arc<dyn Files>,
     evidence: Evidence,
-    lock: Option<std::fs::File>,
+    lock: Option<identity::DirLock>,
 ) -> Result<Opened<C>> {
     let (options, layout) = options.check()?;
     let under_way = UnderWay::new();

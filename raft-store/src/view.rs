@@ -1,6 +1,5 @@
 //! The broker's view of the log: reads, watermarks, notices.
 
-use std::fs::File;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 use crate::damage::DamagedRange;
 use crate::entry::{Body, LogEntry, Membership};
 use crate::error::{Error, Result};
+use crate::identity::DirLock;
 use crate::ids::{LogId, LogIndex, LogPosition, Term};
 use crate::options::FlushMode;
 use crate::scrub::{ScrubStatus, Scrubber};
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     /// Dropped before the lock.
     pub(crate) threads: Mutex<Option<Threads>>,
     /// Let go when the store is closed: nothing is written afterwards.
-    pub(crate) lock: Mutex<Option<File>>,
+    pub(crate) lock: Mutex<Option<DirLock>>,
 }
 
 /// A cheap handle for everything but Raft's own access to the log.

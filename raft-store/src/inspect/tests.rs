@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 

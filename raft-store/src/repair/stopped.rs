@@ -3,7 +3,6 @@
 //! Raft does not run meanwhile, so the replica neither votes nor leads. What it has it still gives to peers that are
 //! damaged elsewhere.
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use super::rebuild::{Known, Rebuild, Right};
 use super::serve::{Stretch, look};
 use super::{PeerRange, RangeAnswer, RangeSource, Repaired};
 use crate::error::{Error, Result};
-use crate::identity::{self, NodeFile};
+use crate::identity::{self, DirLock, NodeFile};
 use crate::ids::LogPosition;
 use crate::options::{Layout, Options};
 use crate::progress::{Hints, Progress, Purged, PurgedFile};
@@ -28,7 +27,7 @@ pub struct StoppedStore {
     hints: Option<Hints>,
     store_uuid: [u8; 16],
     start_counter: u64,
-    _lock: Option<File>,
+    _lock: Option<DirLock>,
 }
 
 impl StoppedStore {
@@ -54,7 +53,7 @@ impl StoppedStore {
         Self::over(options, Arc::new(Directory::new(options.dir.clone())), Some(lock))
     }
 
-    pub(crate) fn over(options: &Options, files: Arc<dyn Files>, lock: Option<File>) -> Result<Self> {
+    pub(crate) fn over(options: &Options, files: Arc<dyn Files>, lock: Option<DirLock>) -> Result<Self> {
         let node = NodeFile::open(&*files)?;
         node.check(&*files, options)?;
         let identity = node.identity();

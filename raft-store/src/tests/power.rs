@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::*;
-use crate::error::Error;
 use crate::mapped_file;
 use crate::view::StopClass;
 use crate::{Body, LogEntry};
@@ -199,17 +198,17 @@ fn cut_again_and_again(kind: &str) {
         if round % 2 == 0 { store.close() } else { store.kill() }
     }
 
-    // In asynchronous mode what was acknowledged may be gone: the store must not go on as who it was.
-    let dir = image.mount_point.join("another store");
-    run_child(&mut image, "async", &dir, 100, &mut Said::default());
-    let error = Store::open(real_options(&dir, "async")).err().expect("the start must be refused");
-    assert!(matches!(error, Error::Unrecoverable { .. }), "{error}");
-    // A lone replica goes on with a prefix of it.
-    let mut options = real_options(&dir, "async");
-    options.alone = true;
-    let mut store = Store::open(options).unwrap();
-    check_entries(&store.entries(0, u64::MAX).unwrap());
-    store.kill();
+    // In asynchronous mode what was acknowledged may be gone: the store does not go on as who it was, unless it is alone.
+    for alone in [false, true] {
+        let dir = image.mount_point.join(format!("alone {alone}"));
+        run_child(&mut image, "async", &dir, 100, &mut Said::default());
+        let mut options = real_options(&dir, "async");
+        options.alone = alone;
+        let mut store = Store::open(options).unwrap();
+        assert_eq!(store.recovered.retired.is_empty(), alone, "{kind}");
+        check_entries(&store.entries(0, u64::MAX).unwrap());
+        store.kill();
+    }
     image.unmount();
 }
 
