@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use raft_store::{
@@ -36,6 +36,9 @@ use crate::store::{MessageStore, Replay, ReplayProgress, StoreOptions};
 
 /// Orders to a replica that wait; an operator gives one at a time.
 const ORDERS_MAX: usize = 4;
+
+/// How long after its time a flush may be before an asynchronous leader acknowledges no more.
+const FLUSH_LATE_MAX: Duration = Duration::from_secs(1);
 
 /// What a group's start needs from its node.
 #[derive(Clone)]
@@ -425,6 +428,8 @@ impl NodeGroup {
         log_options.retire = retire;
         log_options.alone = self.options.members.len() == 1;
         log_options.flush_interval = context.storage.flush_interval;
+        // A disk that takes this much longer than it is given stops acknowledgements.
+        log_options.flush_lag_max = context.storage.flush_interval + FLUSH_LATE_MAX;
         log_options.starts_sync = starts_sync;
         log_options.flush = match context.storage.flush {
             FlushOptions::Sync => FlushMode::Sync,

@@ -8,6 +8,7 @@ use protocol::message::RecordView;
 use tempfile::TempDir;
 
 use super::*;
+use crate::config::FlushOptions;
 use crate::http::{EntryStatus, FlushMode, LossReport, RecoverOrder};
 use crate::node::group::Running;
 use crate::state_machine::command::PutMode;
@@ -61,7 +62,6 @@ impl Cluster {
                 "[cluster]\nid = \"00112233445566778899aabbccddeeff\"\n[node]\nname = \"n{}\"\ndata_dir = {:?}\n\
                  raft_listen = \"{}\"\nhttp_listen = \"{}\"\nnamesrv = [\"127.0.0.1:1\"]\n\
                  [storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\nflush = \"{flush}\"\n\
-                 flush_interval = \"900ms\"\n\
                  [raft]\nheartbeat_interval = \"100ms\"\nelection_timeout_min = \"600ms\"\n\
                  election_timeout_max = \"1000ms\"\n\
                  [[group]]\nname = \"{GROUP}\"\nclient_listen = \"{}\"\n{members}",
@@ -71,7 +71,13 @@ impl Cluster {
                 addrs[3 + at],
                 addrs[6 + at]
             );
-            cluster.options.insert(at + 1, Options::parse(Path::new("test.toml"), &text).unwrap());
+            let mut options = Options::parse(Path::new("test.toml"), &text).unwrap();
+            if let FlushOptions::Async { interval } = &mut options.storage.flush {
+                // Longer than a busy machine takes between what a test writes and the cut.
+                *interval = Duration::from_secs(5);
+                options.storage.flush_interval = *interval;
+            }
+            cluster.options.insert(at + 1, options);
             cluster.dirs.insert(at + 1, dir);
         }
         for at in [3, 2, 1] {
