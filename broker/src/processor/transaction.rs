@@ -205,17 +205,17 @@ impl Group {
 
     /// Reads a half message.
     async fn read_half(&self, place: HalfPlace, half: Half) -> Result<Stored, Failure> {
-        // It was applied; that it can be read comes a moment later.
-        if let Some(applied) = self.0.state.applied_index() {
-            let dispatched = self.0.store.wait_dispatched(applied).await;
-            dispatched.map_err(|error| Failure::NotLeading(error.to_string()))?;
-        }
         let mut read = self.read_halves(vec![(place, half)]).await?;
         read.pop().ok_or_else(|| Failure::error("the half message is not in the log any more"))
     }
 
     /// Reads half messages; those that are not there are left out, with a warning.
     async fn read_halves(&self, halves: Vec<(HalfPlace, Half)>) -> Result<Vec<Stored>, Failure> {
+        // They were applied; that they can be read comes a moment later.
+        if let Some(applied) = self.0.state.applied_index() {
+            let dispatched = self.0.store.wait_dispatched(applied).await;
+            dispatched.map_err(|error| Failure::NotLeading(error.to_string()))?;
+        }
         let group = self.clone();
         let read = move || -> store::Result<Vec<Stored>> {
             let mut read = Vec::with_capacity(halves.len());
