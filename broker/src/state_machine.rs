@@ -59,6 +59,7 @@ use crate::store::key_index::KeyIndex;
 use crate::store::log::Log;
 use crate::store::queue_table::{Minimums, QueueTable};
 use crate::store::reput::{self, CheckpointJob, Dispatched, EntryJob, Job, ReputHandle, ReputOptions, ReputThreads};
+use crate::store::room::Room;
 use crate::store::{self, ArrivalListener, MessageStore, Replay, StoreOptions};
 use apply::{BodyView, EntryView};
 use snapshot::Image;
@@ -104,6 +105,7 @@ pub struct SnapshotBuilder {
 struct Shared {
     core: Mutex<Core>,
     reput: ReputHandle,
+    room: Arc<Room>,
     table: Arc<QueueTable>,
     index: Arc<KeyIndex>,
     checkpoints: Arc<Checkpoints>,
@@ -171,6 +173,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         delay_levels: options.delay_levels.clone(),
     };
     let replay = Replay::new(Arc::clone(&log), Arc::clone(&dispatched), dispatched_end.clone(), rebuilds, physical_end);
+    let room = Arc::new(Room::default());
     let (reput, threads) = reput::start(
         &reput_options,
         Arc::clone(&table),
@@ -179,6 +182,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         listener,
         Arc::clone(&dispatched),
         dispatched_sender,
+        Arc::clone(&room),
     )?;
     let store = MessageStore::new(StoreInner {
         log: Arc::clone(&log),
@@ -192,6 +196,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let shared = Arc::new(Shared {
         core: Mutex::new(Core { state, cut }),
         reput,
+        room,
         table,
         index,
         checkpoints,
@@ -553,6 +558,17 @@ impl StoreControl {
     pub async fn checkpoint(&self) -> store::Result<()> {
         let mut core = self.shared.core.lock().await;
         self.shared.cut_and_wait(&mut core).await
+    }
+
+    /// The write of a derived file that waits for room on the disk, if one does.
+    pub fn waits_for_room(&self) -> watch::Receiver<Option<String>> {
+        self.shared.room.waits_for()
+    }
+
+    /// Lets nothing wait for room on the disk any more: what finds none ends the store. Call it before Raft is stopped,
+    /// which waits for entries being applied.
+    pub fn stop_waiting_for_room(&self) {
+        self.shared.room.give_up();
     }
 
     /// Writes everything, with a checkpoint so that the next start replays nothing, and ends the threads.

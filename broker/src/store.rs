@@ -19,6 +19,7 @@ pub(crate) mod queue_sums;
 pub(crate) mod queue_table;
 pub(crate) mod replay;
 pub(crate) mod reput;
+pub(crate) mod room;
 
 #[cfg(test)]
 mod tests;

@@ -138,6 +138,9 @@ pub struct GroupStatus {
     /// How full the disk is that holds the replica; `None` while it is being recovered.
     #[serde(default)]
     pub disk: Option<DiskStatus>,
+    /// The derived file that waits for room on the disk: consumers see nothing new meanwhile.
+    #[serde(default)]
+    pub derived_files_wait: Option<String>,
     /// All replicas.
     pub members: Vec<MemberStatus>,
     /// What the log holds, once the replica runs.

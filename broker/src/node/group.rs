@@ -165,6 +165,11 @@ impl NodeGroup {
         self.files.lock().as_ref().map(|(_, log)| log.clone())
     }
 
+    /// The derived file that waits for room on the disk, if one does.
+    pub(super) fn derived_files_wait(&self) -> Option<String> {
+        self.files.lock().as_ref().and_then(|(control, _)| control.waits_for_room().borrow().clone())
+    }
+
     /// The identity of the replica; the configured one before anything else is known.
     pub(super) fn node_id(&self) -> u64 {
         let known = self.running().map(|running| running.node_id());
@@ -622,6 +627,9 @@ impl NodeGroup {
     pub(super) async fn close(&self) {
         let waiting = self.waiting.lock().take();
         let running = self.running.write().take();
+        if let Some((control, _)) = &*self.files.lock() {
+            control.stop_waiting_for_room();
+        }
         if let Some(running) = &running {
             running.sequencer.shutdown().await;
             if *running.log.is_short_of_room().borrow() {

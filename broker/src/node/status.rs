@@ -164,6 +164,9 @@ pub(super) fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<
     }
     // A follower with a full disk hinders nobody.
     groups.iter().filter(|group| group.role == ReplicaRole::Leader).find_map(|group| {
+        if let Some(file) = &group.derived_files_wait {
+            return Some(format!("group {} shows consumers nothing new until the disk has room: {file}", group.name));
+        }
         let refusal = group.disk.as_ref()?.refusal.as_ref()?;
         Some(format!("group {} takes no messages: {refusal}", group.name))
     })
@@ -208,6 +211,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         applied: None,
         replay: group.replaying().as_ref().map(replay_status),
         disk: None,
+        derived_files_wait: None,
         members: configured().collect(),
         log: None,
         damaged: Vec::new(),
@@ -224,6 +228,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
     };
     status.disk = Some(disk_status(*running.disk.subscribe().borrow()));
     let own_id = running.node_id();
+    status.derived_files_wait = group.derived_files_wait();
     let metrics = running.raft.metrics();
     let role = running.raft.role().borrow().clone();
     status.term = role.term();
@@ -348,6 +353,9 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     });
     gauge("gantry_disk_refuses", "Whether messages would be refused because the disk is full.", &|group| {
         Some(u64::from(group.disk.as_ref()?.refusal.is_some()))
+    });
+    gauge("gantry_derived_files_wait_for_room", "Whether derived files wait for room on the disk.", &|group| {
+        Some(u64::from(group.derived_files_wait.is_some()))
     });
     gauge("gantry_raft_applied_index", "Last entry applied.", &|group| group.applied);
     gauge("gantry_replay_left_bytes", "What a start still has to apply of the log; 0: nothing.", &|group| {

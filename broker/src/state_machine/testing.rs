@@ -317,6 +317,11 @@ impl Group {
         self.dispatched().await;
     }
 
+    /// Closes the files of a queue, so that the next write opens them by name.
+    pub(crate) fn close_queue_files(&self, topic: &str, queue_id: u32) {
+        self.opened().state_machine.shared.table.queue(topic, queue_id).unwrap().close();
+    }
+
     /// Cuts a checkpoint now.
     pub(crate) async fn checkpoint(&self) {
         self.opened().control.checkpoint().await.unwrap();

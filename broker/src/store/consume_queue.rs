@@ -137,6 +137,8 @@ pub(crate) struct UnsyncedFile {
 impl Tail {
     /// `bytes`, entries from `from` to `to` of one file, have been written.
     fn note_written(&mut self, from: u64, to: u64, bytes: &[u8], per_file: u64) {
+        assert_eq!(from, self.written, "entries are written in order");
+        self.written = to;
         match self.stretches.last_mut() {
             Some(last) if last.to == from && last.from / per_file == from / per_file => {
                 let mut hasher = crc32fast::Hasher::new_with_initial(last.crc);
@@ -212,7 +214,7 @@ impl ConsumeQueue {
         Held { unwritten, in_memory }
     }
 
-    /// Writes what is not in the files yet and notes the files it went into.
+    /// Writes what is not in the files yet and notes the files it went into. After an error it goes on where it failed.
     pub(crate) fn flush(&self, unsynced: &mut Vec<UnsyncedFile>) -> Result<()> {
         let (mut at, bytes) = {
             let tail = self.tail.lock();
@@ -233,14 +235,14 @@ impl ConsumeQueue {
                 .pool
                 .or_create(self.key(file_no), &path)
                 .map_err(|source| self.io("opening", file_no, source))?;
-            file.write_all_at(now, in_file * ENTRY_BYTES).map_err(|source| self.io("writing", file_no, source))?;
+            // First, because only the first of several attempts creates the file.
             unsynced.push(UnsyncedFile { path: path(), created });
+            file.write_all_at(now, in_file * ENTRY_BYTES).map_err(|source| self.io("writing", file_no, source))?;
             let next = at + now.len() as u64 / ENTRY_BYTES;
             self.tail.lock().note_written(at, next, now, self.files.entries_per_file);
             at = next;
             rest = later;
         }
-        self.tail.lock().written = at;
         Ok(())
     }
 

@@ -173,24 +173,28 @@ impl KeyIndex {
         *self.indexed_end.lock()
     }
 
-    /// Indexes one message under `key_hashes`.
-    pub(crate) fn add(&self, physical_offset: u64, store_time_ms: i64, key_hashes: &[u32]) -> Result<()> {
+    /// Indexes one message under `key_hashes` and empties them.
+    ///
+    /// # Errors
+    /// A file cannot be written. `key_hashes` holds what is not indexed yet: a call with that goes on.
+    pub(crate) fn add(&self, physical_offset: u64, store_time_ms: i64, key_hashes: &mut &[u32]) -> Result<()> {
         let mut indexed_end = self.indexed_end.lock();
         if physical_offset < *indexed_end {
             return Ok(());
         }
         if !key_hashes.is_empty() {
             let mut active = self.active.lock();
-            for hash in key_hashes {
-                if active.as_ref().is_some_and(|file| file.header.next_entry >= self.sizes.entries) {
-                    let full = active.take().expect("just seen");
+            while let [hash, rest @ ..] = *key_hashes {
+                if let Some(full) = active.as_mut().filter(|file| file.header.next_entry >= self.sizes.entries) {
                     self.seal(full)?;
+                    *active = None;
                 }
                 if active.is_none() {
                     *active = Some(self.create(physical_offset, store_time_ms)?);
                 }
                 let file = active.as_mut().expect("just created");
                 file.put(*hash, physical_offset, store_time_ms);
+                *key_hashes = rest;
                 if file.pending.len() >= PENDING_BYTES_MAX {
                     file.write_pending()?;
                 }
@@ -447,13 +451,13 @@ impl KeyIndex {
         Ok(ActiveFile { path, file: Arc::new(file), header, slots, entries_crc, pending: Vec::new() })
     }
 
-    fn seal(&self, mut file: ActiveFile) -> Result<()> {
+    fn seal(&self, file: &mut ActiveFile) -> Result<()> {
         file.write_all()?;
         file.file.sync_data().map_err(|e| io_error("syncing", &file.path, e))?;
         let entries_crc = file.entries_crc.clone().finalize();
         let full = FullFile {
             crc: file.crc(),
-            path: file.path,
+            path: file.path.clone(),
             owner: self.pool.new_owner(),
             header: file.header,
             entries_crc,

@@ -85,21 +85,25 @@ impl QueueTable {
         queue
     }
 
-    /// Ends a topic with entry `index` and sets its files aside. Returns the queues it had: they take no more writes.
-    pub(crate) fn remove(&self, handle: &TopicHandle, index: u64) -> Result<Vec<Arc<ConsumeQueue>>> {
+    /// Ends a topic. Returns the queues it had: they take no more writes. [`QueueTable::set_aside`] comes next.
+    pub(crate) fn remove(&self, handle: &TopicHandle) -> Vec<Arc<ConsumeQueue>> {
         let removed = self.topics.write().remove(handle.name.as_str());
         let queues: Vec<Arc<ConsumeQueue>> =
             removed.map(|topic| topic.queues.read().iter().flatten().cloned().collect()).unwrap_or_default();
         queues.iter().for_each(|queue| queue.close());
+        queues
+    }
+
+    /// Sets the files of a topic aside that entry `index` ended.
+    pub(crate) fn set_aside(&self, handle: &TopicHandle, index: u64) -> Result<()> {
         let from = self.dir.join(handle.name.as_str());
         if !from.exists() {
-            return Ok(queues);
+            return Ok(());
         }
         let aside = self.dir.join(DELETED);
         durable::create_directory(&aside)?;
         durable::rename(&from, &aside.join(format!("{}.{index}", handle.name)))?;
-        durable::sync_directory(&self.dir)?;
-        Ok(queues)
+        Ok(durable::sync_directory(&self.dir)?)
     }
 
     /// Removes what was set aside up to entry `index`.

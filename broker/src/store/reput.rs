@@ -5,6 +5,8 @@
 //! the `dispatched` watermark. So consumers see committed messages only, and a message is seen in its queue before
 //! anyone is told of it.
 //!
+//! A write that finds the disk full waits for room ([`Room`]); any other failure ends the thread, and the replica.
+//!
 //! A second thread, the saver, makes checkpoints durable: first the derived files up to it, then the checkpoint itself.
 //! A checkpoint that is there therefore vouches for the derived files below it.
 
@@ -34,6 +36,7 @@ use super::error::{Error, Result};
 use super::key_index::{self, KeyIndex};
 use super::queue_sums::QueueSums;
 use super::queue_table::{QueueTable, TopicQueues};
+use super::room::Room;
 
 /// Entries of a queue gathered before they are written.
 const UNWRITTEN_MAX: usize = 256;
@@ -128,6 +131,7 @@ impl ReputThreads {
 }
 
 /// Starts the threads. The queues and the index hold everything up to entry `dispatched`.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the store, handed over once")]
 pub(crate) fn start(
     options: &ReputOptions,
     table: Arc<QueueTable>,
@@ -136,6 +140,7 @@ pub(crate) fn start(
     listener: Arc<dyn ArrivalListener>,
     dispatched: Arc<Dispatched>,
     dispatched_end: watch::Sender<u64>,
+    room: Arc<Room>,
 ) -> Result<(ReputHandle, ReputThreads)> {
     let (jobs, received) = mpsc::channel(options.queue_max);
     // One being written, one waiting; beyond that a checkpoint is skipped.
@@ -147,8 +152,7 @@ pub(crate) fn start(
         index,
         listener,
         dispatched,
-        reached,
-        dispatched_end,
+        told: Told { reached, dispatched_end, room },
         topics: HashMap::new(),
         cached: HashMap::new(),
         cached_entries: 0,
@@ -174,10 +178,7 @@ struct Reput {
     index: Arc<KeyIndex>,
     listener: Arc<dyn ArrivalListener>,
     dispatched: Arc<Dispatched>,
-    /// Index after the last entry dispatched, as told to whoever waits.
-    dispatched_end: watch::Sender<u64>,
-    /// Index after the last entry dispatched; runs ahead of what has been told.
-    reached: u64,
+    told: Told,
     /// By slot of the topic in the state.
     topics: HashMap<usize, Arc<TopicQueues>>,
     /// Queues with entries in memory, by their number.
@@ -189,6 +190,28 @@ struct Reput {
     /// Files written since the last checkpoint.
     unsynced: Vec<UnsyncedFile>,
     saves: blocking::SyncSender<SaverJob>,
+}
+
+/// How far reput has come, and what others have been told of it.
+struct Told {
+    /// Index after the last entry dispatched, as told to whoever waits.
+    dispatched_end: watch::Sender<u64>,
+    /// Index after the last entry dispatched; runs ahead of what has been told.
+    reached: u64,
+    room: Arc<Room>,
+}
+
+impl Told {
+    fn publish(&self) {
+        if self.reached > *self.dispatched_end.borrow() {
+            self.dispatched_end.send_replace(self.reached);
+        }
+    }
+
+    /// Writes, and waits for room on the disk if need be. Nobody waits meanwhile for what is dispatched.
+    fn write<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        self.room.wait(|| self.publish(), attempt)
+    }
 }
 
 /// Why the reput thread ends.
@@ -212,7 +235,7 @@ impl Reput {
         };
         match stop {
             Stop::Ordered(done) => {
-                self.publish();
+                self.told.publish();
                 if let Some(done) = done {
                     // Whoever ordered it may have gone.
                     let _ = done.send(());
@@ -230,27 +253,21 @@ impl Reput {
             match jobs.try_recv() {
                 Ok(next) => job = next,
                 Err(_) => {
-                    self.publish();
+                    self.told.publish();
                     return Ok(());
                 }
             }
         }
         self.handle(job)?;
-        self.publish();
+        self.told.publish();
         Ok(())
-    }
-
-    fn publish(&self) {
-        if self.reached > *self.dispatched_end.borrow() {
-            self.dispatched_end.send_replace(self.reached);
-        }
     }
 
     fn handle(&mut self, job: Job) -> Result<(), Stop> {
         match job {
             Job::Entry(entry) => {
                 self.dispatch(&entry)?;
-                self.reached = entry.index + 1;
+                self.told.reached = entry.index + 1;
             }
             Job::Checkpoint(checkpoint) => self.checkpoint(checkpoint)?,
             Job::Reset { image, done } => {
@@ -259,11 +276,11 @@ impl Reput {
                 self.cached_entries = 0;
                 self.unsynced.clear();
                 self.wait_for_saver()?;
-                self.table.reset(Some(&image))?;
-                self.index.reset(image.resume.position)?;
+                self.told.write(|| self.table.reset(Some(&image)))?;
+                self.told.write(|| self.index.reset(image.resume.position))?;
                 self.dispatched.physical_end.store(image.resume.position, Ordering::Release);
-                self.reached = image.applied.index + 1;
-                self.publish();
+                self.told.reached = image.applied.index + 1;
+                self.told.publish();
                 let _ = done.send(Ok(()));
             }
             Job::Stop { done } => {
@@ -277,9 +294,10 @@ impl Reput {
     fn dispatch(&mut self, entry: &EntryJob) -> Result<()> {
         for topic in &entry.deleted {
             self.topics.remove(&topic.slot);
-            for queue in self.table.remove(topic, entry.index)? {
+            for queue in self.table.remove(topic) {
                 self.cached.remove(&queue.number());
             }
+            self.told.write(|| self.table.set_aside(topic, entry.index))?;
         }
         let mut hashes = Vec::new();
         for assigned in &entry.assigned {
@@ -292,7 +310,8 @@ impl Reput {
             self.append(assigned, queue_entry)?;
             hashes.clear();
             keys.hashes(&assigned.topic.name, &mut hashes);
-            self.index.add(physical_offset, record.store_timestamp(), &hashes)?;
+            let mut hashes = &hashes[..];
+            self.told.write(|| self.index.add(physical_offset, record.store_timestamp(), &mut hashes))?;
         }
         let end = entry.payload_position + entry.payload.len() as u64;
         self.dispatched.physical_end.store(end, Ordering::Release);
@@ -315,7 +334,7 @@ impl Reput {
         let held = queue.append(assigned.queue_offset, entry);
         self.cached_entries += 1;
         if held.unwritten >= UNWRITTEN_MAX {
-            queue.flush(&mut self.unsynced)?;
+            self.told.write(|| queue.flush(&mut self.unsynced))?;
             if held.in_memory > 2 * KEPT_MAX {
                 self.cached_entries -= held.in_memory - queue.trim(KEPT_MAX);
             }
@@ -343,7 +362,7 @@ impl Reput {
 
     fn flush_all(&mut self) -> Result<()> {
         for queue in self.cached.values() {
-            queue.flush(&mut self.unsynced)?;
+            self.told.write(|| queue.flush(&mut self.unsynced))?;
         }
         Ok(())
     }
@@ -355,7 +374,7 @@ impl Reput {
             bytes: job.bytes,
             unsynced: std::mem::take(&mut self.unsynced),
             sums: self.table.sums(),
-            flushed: self.index.flush(job.resume_position)?,
+            flushed: self.told.write(|| self.index.flush(job.resume_position))?,
             done: job.done,
         };
         if save.done.is_some() {

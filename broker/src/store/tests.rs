@@ -269,7 +269,7 @@ fn keys_are_found_newest_first_though_slots_collide_and_files_fill_up() {
     let index = index(dir.path());
     // Hashes 0..7 share 3 slots; each message has two keys; files hold 10 entries.
     for at in 0..40 {
-        index.add(at * 10, at as i64 * 1000, &[(at % 7) as u32, 100]).unwrap();
+        index.add(at * 10, at as i64 * 1000, &mut &[(at % 7) as u32, 100][..]).unwrap();
     }
     for hash in 0..7 {
         let expected: Vec<u64> = (0..40).rev().filter(|at| at % 7 == hash).map(|at| at * 10).collect();
@@ -294,7 +294,8 @@ fn keys_are_found_newest_first_though_slots_collide_and_files_fill_up() {
 #[test]
 fn an_index_is_cut_back_to_its_mark_and_fed_again() {
     let dir = tempfile::tempdir().unwrap();
-    let add = |index: &KeyIndex, at: u64| index.add(at * 10, at as i64 * 1000, &[(at % 7) as u32, 100]).unwrap();
+    let add =
+        |index: &KeyIndex, at: u64| index.add(at * 10, at as i64 * 1000, &mut &[(at % 7) as u32, 100][..]).unwrap();
     for marked in [0, 1, 4, 5, 6, 13, 20, 27] {
         let index = index(dir.path());
         index.reset(0).unwrap();
@@ -318,7 +319,7 @@ fn an_index_is_cut_back_to_its_mark_and_fed_again() {
 fn any_flipped_bit_of_a_marked_index_has_it_built_again() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path());
-    (0..27).for_each(|at| index.add(at * 10, at as i64 * 1000, &[at as u32 % 7]).unwrap());
+    (0..27).for_each(|at| index.add(at * 10, at as i64 * 1000, &mut &[at as u32 % 7][..]).unwrap());
     index.sync(&index.flush(270).unwrap()).unwrap();
     drop(index);
     let files = || std::fs::read_dir(dir.path().join("index")).unwrap().map(|file| file.unwrap().path());
@@ -352,7 +353,7 @@ fn any_flipped_bit_of_a_marked_index_has_it_built_again() {
 fn index_files_below_the_purge_point_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path());
-    (0..33).for_each(|at| index.add(at * 10, at as i64 * 1000, &[5]).unwrap());
+    (0..33).for_each(|at| index.add(at * 10, at as i64 * 1000, &mut &[5][..]).unwrap());
     index.sync(&index.flush(330).unwrap()).unwrap();
     let files = || std::fs::read_dir(dir.path().join("index")).unwrap().count() - 1;
     assert_eq!(files(), 4);
@@ -372,8 +373,8 @@ fn index_files_below_the_purge_point_are_dropped() {
 fn an_index_file_is_laid_out_as_ever() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path());
-    index.add(0x11, 1_700_000_000_123, &[4]).unwrap();
-    index.add(0x22, 1_700_000_002_200, &[7]).unwrap();
+    index.add(0x11, 1_700_000_000_123, &mut &[4][..]).unwrap();
+    index.add(0x22, 1_700_000_002_200, &mut &[7][..]).unwrap();
     index.flush(0x23).unwrap();
     // 2023-11-14 22:13:20.123 UTC.
     let bytes = std::fs::read(dir.path().join("index/20231114221320123")).unwrap();
@@ -401,7 +402,7 @@ fn index_files_sort_in_the_order_they_were_made() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path());
     // The second leader's clock is an hour behind.
-    (0..40).for_each(|at| index.add(at, 10_000_000 - (at as i64 / 10) * 3_600_000, &[1]).unwrap());
+    (0..40).for_each(|at| index.add(at, 10_000_000 - (at as i64 / 10) * 3_600_000, &mut &[1][..]).unwrap());
     index.sync(&index.flush(40).unwrap()).unwrap();
     drop(index);
     let expected: Vec<u64> = (0..40).rev().collect();
