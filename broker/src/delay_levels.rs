@@ -8,7 +8,7 @@ use crate::config::parse_duration;
 /// The topic of messages that wait on a delay level: queue n holds those of level n + 1.
 pub(crate) const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 
-/// The most levels: [`SCHEDULE_TOPIC`] has so many queues.
+/// The most levels: `SCHEDULE_TOPIC_XXXX` has so many queues.
 pub const LEVELS_MAX: usize = 18;
 
 /// The longest wait of a level. It must end well before retention takes the message away.

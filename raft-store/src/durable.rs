@@ -3,7 +3,7 @@
 //! Creating, renaming or removing a file is durable only once its directory has been synced. All
 //! code that changes a directory it relies on goes through here.
 //!
-//! The order of the steps is written once, over [`Steps`], so that tests can put a disk behind it that
+//! The order of the steps is written once, over `Steps`, so that tests can put a disk behind it that
 //! forgets what was not synced.
 
 use std::fs::{self, File};
