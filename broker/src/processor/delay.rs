@@ -180,16 +180,9 @@ impl Group {
             let message = NewMessage {
                 topic,
                 queue_id: wire_queue(queue_id),
-                flag: record.flag(),
-                sys_flag: record.sys_flag(),
-                born_timestamp: record.born_timestamp(),
-                born_host: record.born_host(),
                 store_timestamp: self.stamp_ms(),
                 store_host: self.0.settings.client_addr,
-                reconsume_times: record.reconsume_times(),
-                prepared_transaction_offset: 0,
-                body: record.body(),
-                properties: properties.as_str(),
+                ..record.to_new_message()
             };
             encode_record(&message, records).map_err(|error| error.to_string())
         })();
