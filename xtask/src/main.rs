@@ -53,7 +53,7 @@ fn ci(root: &Path) -> Result<()> {
     ]))?;
     tidy::check(root)?;
     if has_subcommand("deny") {
-        cargo(root, &["deny", "--offline", "check", "licenses", "bans", "sources"])?;
+        cargo(root, &["deny", "--locked", "check", "licenses", "bans", "sources"])?;
     } else {
         eprintln!("skipped: cargo deny is not installed (cargo install --locked cargo-deny)");
     }
