@@ -14,10 +14,13 @@
 //!
 //! A crash between any two of these steps leaves a snapshot at or behind the purge point, which is what Raft wants; the
 //! next look goes on. Nothing that Raft does by itself drops anything.
+//!
+//! Topics that keep messages for less time than the log are another matter: see [`topics`].
 
 mod clock;
 mod decide;
 mod owed;
+mod topics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +34,7 @@ pub(crate) use self::clock::WatchedClock;
 pub(crate) use self::decide::Choice;
 pub use self::decide::Pressure;
 use self::decide::{Candidate, View};
+use self::topics::TopicRetention;
 use crate::raft::GroupRaft;
 use crate::state_machine::{StateReader, StoreControl};
 use crate::store::{self, MessageStore};
@@ -58,6 +62,7 @@ pub(crate) struct GroupRetention {
     state: StateReader,
     figures: Mutex<Figures>,
     dropped: AtomicU64,
+    topics: TopicRetention,
 }
 
 /// A moment of a replica, for the decision.
@@ -123,6 +128,7 @@ impl GroupRetention {
             state,
             figures: Mutex::default(),
             dropped: AtomicU64::new(0),
+            topics: TopicRetention::default(),
         }
     }
 
@@ -176,6 +182,23 @@ impl GroupRetention {
         }
         *self.stamps.lock() = stamps;
         Ok(candidates)
+    }
+
+    /// Hides what topics with a retention of their own have kept for long enough, if this replica leads.
+    pub(crate) async fn hide_expired(self: &Arc<Self>, now_ms: i64) -> store::Result<()> {
+        if !self.raft.role().borrow().is_ready_leader() {
+            return Ok(());
+        }
+        let this = Arc::clone(self);
+        let found = tokio::task::spawn_blocking(move || this.topics.expired(&this.state, &this.store, now_ms));
+        for command in found.await.map_err(|_| store::Error::Stopped)?? {
+            if let Err(error) = self.raft.propose_command(&command).await {
+                // The next look, here or on another leader, finds the same.
+                tracing::debug!(group = self.group, %error, "old messages are hidden later");
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Drops what was chosen. Says whether it is gone; if not, it goes later or is chosen again.

@@ -350,6 +350,7 @@ impl Shared {
             payload_position: payload_position.get(),
             assigned: applied.assigned,
             deleted: applied.deleted,
+            hidden: applied.hidden,
         };
         self.reput.send(Job::Entry(job)).await.map_err(io::Error::other)?;
         Ok(applied.reply)

@@ -56,6 +56,13 @@ impl NodeRetention {
     pub(super) async fn look(&self, groups: &[Arc<NodeGroup>], wall_ms: i64) {
         let usable = self.with_clock(move |clock, uptime| clock.look(wall_ms, uptime)).await;
         let pressure = (self.pressure)();
+        if let Some(now_ms) = usable {
+            for running in groups.iter().filter_map(|group| group.running()) {
+                if let Err(error) = running.retention.hide_expired(now_ms).await {
+                    tracing::error!(%error, "cannot look for old messages of topics");
+                }
+            }
+        }
         let mut surveys = Vec::new();
         for running in groups.iter().filter_map(|group| group.running()) {
             match running.retention.survey().await {

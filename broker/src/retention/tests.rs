@@ -164,6 +164,72 @@ async fn all_of_a_queue_may_go_and_it_goes_on_with_its_next_offset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_keeps_less_than_the_log_begins_later_on_every_replica() {
+    let dirs: Vec<tempfile::TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (mut replicas, leader, members, late) = two_of_three(&dirs, CALM).await;
+    replicas.push(start(dirs[2].path(), 3, &members, late, CALM).await);
+    let put = |time: &str| {
+        let mut topic = crate::state_machine::TopicConfig::new("A".parse().unwrap(), 1, 6);
+        topic.attributes.insert("reserve.time".to_owned(), time.to_owned());
+        let mode = crate::state_machine::command::PutMode::Replace;
+        crate::state_machine::Command::PutTopics { topics: vec![topic], mode, stamped_ms: 1 }
+    };
+    for hour in 0..4 {
+        replicas[leader].send_at(100, BEGIN + hour * HOUR).await;
+    }
+    let retentions: Vec<_> = replicas.iter().map(retention).collect();
+    let look = async |now_ms| {
+        for retention in &retentions {
+            retention.hide_expired(now_ms).await.unwrap();
+        }
+        let applied = replicas[leader].state.applied_index().unwrap();
+        let mut starts = Vec::new();
+        for replica in &replicas {
+            replica.applied(applied).await;
+            starts.push(replica.store.min_offset("A", 0));
+        }
+        starts.dedup();
+        (starts, applied)
+    };
+    let (starts, nothing) = look(BEGIN + 100 * HOUR).await;
+    let first = replicas[leader].store.queue_entries("A", 0, 0, 1).unwrap()[0].physical_offset;
+    assert!(replicas[leader].store.message_at(first).unwrap().is_some());
+    assert_eq!(starts, [0], "the topic has no time of its own");
+    replicas[leader].command(put("2")).await;
+    let (starts, told) = look(BEGIN + 3 * HOUR).await;
+    assert_eq!((starts, told), (vec![100], nothing + 2));
+    let (starts, again) = look(BEGIN + 3 * HOUR).await;
+    assert_eq!((starts, again), (vec![100], told), "what is known takes no entry");
+
+    for replica in &replicas {
+        let store = &replica.store;
+        let below = store.get_messages("A", 0, 99, 32, 1 << 20, &|_| true).unwrap();
+        assert_eq!((below.status, below.next_begin_offset), (PullStatus::OffsetTooSmall, 100));
+        assert_eq!(store.get_messages("A", 0, 100, 32, 1 << 20, &|_| true).unwrap().status, PullStatus::Found);
+        assert_eq!(store.message("A", 0, 99).unwrap(), None);
+        assert_eq!(store.earliest_store_time("A", 0).unwrap(), Some(BEGIN + HOUR));
+        assert_eq!(store.offset_by_time("A", 0, BEGIN, TimeBoundary::Lower).unwrap(), 100);
+        assert_eq!(store.message_at(first).unwrap(), None);
+        let held = replica.view.record_containing(raft_store::LogPosition::new(first)).unwrap();
+        assert!(held.is_some(), "what is hidden is still in the log");
+        replica.check_queue();
+    }
+
+    // Longer again, or a clock that was set back: what is hidden stays so.
+    replicas[leader].command(put("-1")).await;
+    assert_eq!(look(BEGIN + 100 * HOUR).await.0, [100]);
+    replicas[leader].command(put("48h")).await;
+    assert_eq!(look(BEGIN).await.0, [100]);
+    // All of it.
+    assert_eq!(look(BEGIN + 100 * HOUR).await.0, [400]);
+    assert_eq!(replicas[leader].send_at(20, BEGIN + 101 * HOUR).await, 419);
+    assert_eq!(look(BEGIN + 102 * HOUR).await.0, [400]);
+    for replica in replicas {
+        replica.stop(true).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delayed_message_stays_until_it_is_delivered() {
     use crate::delay_levels::{SCHEDULE_TOPIC, mark_of};
     use crate::state_machine::command::{ProgressMove, PutMode};

@@ -82,6 +82,17 @@ pub(crate) struct Applied {
     pub(crate) deleted: Vec<Arc<TopicHandle>>,
     /// Whether the entry says how the group flushes.
     pub(crate) says_flush: bool,
+    /// Queues whose first messages are hidden from now on.
+    pub(crate) hidden: Vec<Hidden>,
+}
+
+/// The first messages of a queue are hidden.
+#[derive(Clone, Debug)]
+pub(crate) struct Hidden {
+    pub(crate) topic: Arc<TopicHandle>,
+    pub(crate) queue_id: u32,
+    /// The first offset that is not.
+    pub(crate) end: u64,
 }
 
 /// A message that got its queue offset.
@@ -123,7 +134,7 @@ impl State {
                         applied.says_flush = matches!(&command, Command::PutSettings { settings, .. }
                             if settings.contains_key(command::FLUSH_SETTING));
                         let mut records = place_records(payload, records_at, index)?;
-                        let reply = self.apply_command(command, index, &mut records, &mut applied.deleted);
+                        let reply = self.apply_command(command, index, &mut records, &mut applied);
                         let messages = if let CommandReply::Refused(_) = reply {
                             let refused = MessageOutcome::Refused(MessageRefused::CommandRefused);
                             PackReply { outcomes: vec![refused; records.len()] }
@@ -199,7 +210,7 @@ impl State {
         command: Command,
         index: u64,
         records: &mut [Placed<'_>],
-        deleted: &mut Vec<Arc<TopicHandle>>,
+        applied: &mut Applied,
     ) -> CommandReply {
         let registry = Arc::clone(&self.registry);
         let registry = &mut *registry.write();
@@ -229,7 +240,7 @@ impl State {
             Command::DeleteTopic { topic, stamped_ms } => match registry.topics.remove(&topic) {
                 None => Err(CommandRefused::NoTopic),
                 Some(_) => {
-                    deleted.extend(counters.remove(&topic));
+                    applied.deleted.extend(counters.remove(&topic));
                     for table in [&mut registry.offsets, &mut registry.resets] {
                         table.retain(|_, topics| {
                             topics.remove(&topic);
@@ -409,9 +420,26 @@ impl State {
                     Err(CommandRefused::NotGivenUp)
                 }
             }
+            Command::HideMessages { queues, stamped_ms: _ } => {
+                applied.hidden = queues.into_iter().filter_map(|(queue, end)| hide(counters, &queue, end)).collect();
+                Ok(CommandReply::Done)
+            }
         };
         result.unwrap_or_else(CommandReply::Refused)
     }
+}
+
+/// Hides the messages of a queue below `end`. None if there is nothing more to hide.
+fn hide(counters: &mut Counters, queue: &QueueKey, end: u64) -> Option<Hidden> {
+    let slot = counters.slot_of(&queue.topic)?;
+    let topic = counters.slot_mut(slot)?;
+    let counter = topic.counters.get_mut(queue.queue_id as usize)?;
+    let end = end.min(counter.next_offset);
+    if end <= counter.hidden_end {
+        return None;
+    }
+    counter.hidden_end = end;
+    Some(Hidden { topic: Arc::clone(&topic.handle), queue_id: queue.queue_id, end })
 }
 
 /// The index of the entry becomes the identity, or the next number that nobody ever had.

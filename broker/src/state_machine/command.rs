@@ -234,6 +234,13 @@ pub enum Command {
         /// When the leader proposed it.
         stamped_ms: i64,
     },
+    /// Hides the first messages of queues, which have outlived what their topics keep. Nothing that is hidden shows again.
+    HideMessages {
+        /// Each queue, and the first offset that stays.
+        queues: Vec<(QueueKey, u64)>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
 }
 
 /// A node that cannot go on under the identity it had.
@@ -432,7 +439,8 @@ impl Command {
             | Self::EndHalves { stamped_ms, .. }
             | Self::CountChecks { stamped_ms, .. }
             | Self::CarryHalves { stamped_ms, .. }
-            | Self::ResumeHalf { stamped_ms, .. } => Some(*stamped_ms),
+            | Self::ResumeHalf { stamped_ms, .. }
+            | Self::HideMessages { stamped_ms, .. } => Some(*stamped_ms),
             Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
         }
     }

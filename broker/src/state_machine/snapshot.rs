@@ -3,7 +3,7 @@
 //! | Bytes | Field |
 //! | --- | --- |
 //! | 0-7 | `GNTRYCKP` |
-//! | 8-11 | format version, 2; 1 is read too: it knew no transactions |
+//! | 8-11 | format version, 3 |
 //! | 12-19 | length of the image |
 //! | 20.. | the image, bincode 2 (standard configuration) |
 //! | last 4 | CRC-32 over all before |
@@ -26,9 +26,7 @@ use super::state::{
 use super::topic::TopicConfig;
 
 const MAGIC: [u8; 8] = *b"GNTRYCKP";
-const VERSION: u32 = 2;
-/// The version whose image ends before the half messages.
-const VERSION_WITHOUT_HALVES: u32 = 1;
+const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 
@@ -41,8 +39,8 @@ pub enum SnapshotError {
     /// Not a snapshot, or cut short.
     #[error("not a checkpoint, or cut short")]
     Shape,
-    /// Written by a newer version.
-    #[error("unknown checkpoint version {found}, this version reads up to {VERSION}")]
+    /// Written by another version.
+    #[error("unknown checkpoint version {found}, this program reads {VERSION}")]
     Version {
         /// The version found.
         found: u32,
@@ -94,7 +92,7 @@ pub(crate) struct Image {
 }
 
 /// Transactions that are pending or were given up.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 struct HalvesImage {
     pending: BTreeMap<u64, Half>,
     given_up: BTreeSet<u64>,
@@ -225,7 +223,7 @@ impl Image {
     /// Reads the bytes of a checkpoint file.
     ///
     /// # Errors
-    /// Anything but exactly what [`Image::encode`] writes, now or in an older version.
+    /// Anything but exactly what [`Image::encode`] writes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or(SnapshotError::Shape)?;
         let (magic, rest) = body.split_first_chunk::<8>().ok_or(SnapshotError::Shape)?;
@@ -235,7 +233,7 @@ impl Image {
             return Err(SnapshotError::Shape);
         }
         let version = u32::from_be_bytes(*version);
-        if version != VERSION && version != VERSION_WITHOUT_HALVES {
+        if version != VERSION {
             return Err(SnapshotError::Version { found: version });
         }
         if u64::from_be_bytes(*length) != image.len() as u64 {
@@ -245,15 +243,6 @@ impl Image {
         if found != expected {
             return Err(SnapshotError::Checksum { found, expected });
         }
-        let completed;
-        let image = if version == VERSION_WITHOUT_HALVES {
-            let none =
-                bincode::encode_to_vec(HalvesImage::default(), CONFIG).expect("encoding into memory cannot fail");
-            completed = [image, &none].concat();
-            &completed
-        } else {
-            image
-        };
         let (decoded, used): (Self, usize) = bincode::decode_from_slice(image, CONFIG)?;
         if used != image.len() {
             return Err(SnapshotError::Shape);

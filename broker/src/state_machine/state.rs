@@ -107,6 +107,8 @@ pub(crate) struct QueueCounter {
     pub(crate) next_offset: u64,
     /// Where its last message is; meaningless while `next_offset` is 0.
     pub(crate) last_physical_offset: u64,
+    /// Messages below are hidden: they have outlived what their topic keeps. At most `next_offset`.
+    pub(crate) hidden_end: u64,
 }
 
 #[derive(Debug)]

@@ -1,9 +1,12 @@
 //! Topic configurations as the log keeps them, and the topics that exist from the start.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use protocol::{NameError, TopicName, body};
+
+use crate::config::parse_duration;
 
 /// Readable.
 pub const PERM_READ: u32 = 4;
@@ -16,6 +19,11 @@ pub const PERM_INHERIT: u32 = 1;
 pub const PERM_ALL: u32 = PERM_READ | PERM_WRITE | PERM_INHERIT;
 
 const MULTI_TAG: &str = "MULTI_TAG";
+
+/// The attribute that says how long messages of a topic are kept, as RocketMQ's tools set it.
+pub const RETENTION_ATTRIBUTE: &str = "reserve.time";
+/// Longest retention of a topic.
+const RETENTION_MAX: Duration = Duration::from_secs(3650 * 24 * 3600);
 
 /// The most queues a topic may have.
 pub const QUEUES_MAX: u32 = 8192;
@@ -52,7 +60,7 @@ pub enum TopicFilter {
 }
 
 /// Why a configuration in a request is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicConfigError {
     /// The name.
@@ -64,6 +72,12 @@ pub enum TopicConfigError {
     /// The permission.
     #[error("permission {0}, allowed are 0 to {PERM_ALL}")]
     Perm(i32),
+    /// The time that messages are kept.
+    #[error(
+        "attribute {RETENTION_ATTRIBUTE} is `{0}`, expected a number of hours or a time with its unit, such as 24 or 90m, \
+         from 1s to 3650d; -1 keeps messages as long as the log does"
+    )]
+    Retention(String),
 }
 
 impl TopicConfig {
@@ -90,6 +104,11 @@ impl TopicConfig {
             u32::try_from(found).ok().filter(|queues| *queues <= QUEUES_MAX).ok_or(TopicConfigError::Queues(found))
         };
         let perm = u32::try_from(body.perm).ok().filter(|perm| *perm <= PERM_ALL);
+        if let Some(text) = body.attributes.get(RETENTION_ATTRIBUTE)
+            && parse_retention(text).is_none()
+        {
+            return Err(TopicConfigError::Retention(text.clone()));
+        }
         Ok(Self {
             name: TopicName::parse(&body.topic_name)?,
             read_queues: queues(body.read_queue_nums)?,
@@ -122,6 +141,11 @@ impl TopicConfig {
         }
     }
 
+    /// How long its messages are kept, if that is not as long as the log keeps them.
+    pub fn retention(&self) -> Option<Duration> {
+        parse_retention(self.attributes.get(RETENTION_ATTRIBUTE)?)?
+    }
+
     /// Queue ids are below this number.
     pub fn queues(&self) -> u32 {
         self.read_queues.max(self.write_queues)
@@ -141,6 +165,16 @@ impl TopicConfig {
     pub fn is_inheritable(&self) -> bool {
         self.perm & PERM_INHERIT != 0
     }
+}
+
+/// A time to keep messages: hours, a duration with its unit, or -1 for none. The outer none: it is neither.
+fn parse_retention(text: &str) -> Option<Option<Duration>> {
+    if text == "-1" {
+        return Some(None);
+    }
+    let is_hours = text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = if is_hours { parse_duration(&format!("{text}h")) } else { parse_duration(text) }.ok()?;
+    (Duration::from_secs(1)..=RETENTION_MAX).contains(&time).then_some(Some(time))
 }
 
 /// The topics every broker has from its start.
@@ -174,4 +208,27 @@ pub(super) fn system_topics(cluster_name: &str, broker_name: &str) -> Result<Vec
         }
     }
     Ok(by_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_may_keep_messages_for_a_time_of_its_own() {
+        let with = |text: &str| {
+            let attributes = BTreeMap::from([(RETENTION_ATTRIBUTE.to_owned(), text.to_owned())]);
+            let body = body::TopicConfig { attributes, ..body::TopicConfig::new("t", 1, 6) };
+            TopicConfig::from_body(&body).map(|topic| topic.retention().map(|time| time.as_secs()))
+        };
+        assert_eq!(with("24"), Ok(Some(24 * 3600)));
+        assert_eq!(with("90m"), Ok(Some(90 * 60)));
+        assert_eq!(with("1s"), Ok(Some(1)));
+        assert_eq!(with("-1"), Ok(None));
+        for bad in ["", "0", "0s", "-2", "soon", "999ms", "1.5h", "3651d", "99999999999999999999"] {
+            let error = with(bad).unwrap_err();
+            assert!(error.to_string().contains(&format!("reserve.time is `{bad}`")), "{error}");
+        }
+        assert_eq!(TopicConfig::new("t".parse().unwrap(), 1, 6).retention(), None);
+    }
 }

@@ -76,8 +76,10 @@ pub(crate) struct ConsumeQueue {
     /// Its number in the file pool.
     owner: u64,
     dir: PathBuf,
-    /// First offset that may be read: the messages below are gone from the log. Raised by retention.
-    min_offset: AtomicU64,
+    /// First offset with a message: those below are gone from the log. Raised by retention.
+    kept_from: AtomicU64,
+    /// Messages below are hidden though the log may still hold them. Raised by entries of the log.
+    hidden_end: AtomicU64,
     /// The offset the next message gets. Raised by reput once the entry below can be read.
     max_offset: AtomicU64,
     tail: Mutex<Tail>,
@@ -94,7 +96,7 @@ pub(crate) struct Stretch {
     pub(crate) crc: u32,
 }
 
-/// min_offset, first <= written <= first + entries.len() = max_offset
+/// kept_from, first <= written <= first + entries.len() = max_offset
 #[derive(Debug, Default)]
 struct Tail {
     /// Offset of the first entry held in memory.
@@ -159,14 +161,25 @@ impl ConsumeQueue {
             files,
             owner,
             dir,
-            min_offset: AtomicU64::new(min_offset),
+            kept_from: AtomicU64::new(min_offset),
+            hidden_end: AtomicU64::new(0),
             max_offset: AtomicU64::new(max_offset),
             tail: Mutex::new(Tail { first: max_offset, written: max_offset, ..Tail::default() }),
         }
     }
 
+    /// First offset that may be read.
     pub(crate) fn min_offset(&self) -> u64 {
-        self.min_offset.load(Ordering::Acquire)
+        self.kept_from().max(self.hidden_end.load(Ordering::Acquire))
+    }
+
+    fn kept_from(&self) -> u64 {
+        self.kept_from.load(Ordering::Acquire)
+    }
+
+    /// Hides the messages below `end`, which is at most the end of the queue. The files stay as they are.
+    pub(crate) fn hide_below(&self, end: u64) {
+        self.hidden_end.fetch_max(end, Ordering::AcqRel);
     }
 
     pub(crate) fn max_offset(&self) -> u64 {
@@ -178,14 +191,14 @@ impl ConsumeQueue {
     /// Everything below has been written: it is below a checkpoint.
     pub(crate) fn raise_min_offset(&self, min_offset: u64) -> Result<()> {
         let min_offset = min_offset.min(self.max_offset());
-        let before = self.min_offset.fetch_max(min_offset, Ordering::AcqRel);
+        let before = self.kept_from.fetch_max(min_offset, Ordering::AcqRel);
         let per_file = self.files.entries_per_file;
         self.remove_files(before / per_file..min_offset / per_file)
     }
 
     /// Removes files below the first readable offset that a crash has left behind.
     pub(crate) fn remove_left_over(&self) -> Result<()> {
-        let end = self.min_offset() / self.files.entries_per_file;
+        let end = self.kept_from() / self.files.entries_per_file;
         // Files go oldest first, so what is left reaches up to the first one in use.
         let missing = (0..end).rev().find(|file_no| !self.path(*file_no).exists());
         self.remove_files(missing.map_or(0, |missing| missing + 1)..end)
@@ -281,7 +294,7 @@ impl ConsumeQueue {
             at = match self.read_files(at, end.min(first), out) {
                 Ok(next) => next,
                 // Retention has been here: what was asked for is gone, as if it had been asked for a moment later.
-                Err(_) if at < self.min_offset() => return Ok(()),
+                Err(_) if at < self.kept_from() => return Ok(()),
                 Err(error) => return Err(error),
             };
         }
@@ -333,7 +346,7 @@ impl ConsumeQueue {
     /// its end, byte by byte as `stretches` has it, and the last one names `last_physical_offset`. If so, goes on from
     /// there.
     pub(crate) fn matches(&self, last_physical_offset: u64, stretches: &[Stretch]) -> Result<bool> {
-        let (min, max) = (self.min_offset(), self.max_offset());
+        let (min, max) = (self.kept_from(), self.max_offset());
         if min == max {
             return Ok(true);
         }

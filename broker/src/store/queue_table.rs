@@ -154,6 +154,7 @@ impl QueueTable {
                     self.topics.write().clear();
                     return Ok(false);
                 }
+                queue.hide_below(counter.hidden_end);
                 queues.push(Some(Arc::new(queue)));
             }
             let born = topic.born;

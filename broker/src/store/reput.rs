@@ -26,7 +26,7 @@ use raft_store::durable;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
-use crate::state_machine::apply::Assigned;
+use crate::state_machine::apply::{Assigned, Hidden};
 use crate::state_machine::snapshot::Image;
 use crate::state_machine::state::TopicHandle;
 
@@ -71,6 +71,7 @@ pub(crate) struct EntryJob {
     pub(crate) payload_position: u64,
     pub(crate) assigned: Vec<Assigned>,
     pub(crate) deleted: Vec<Arc<TopicHandle>>,
+    pub(crate) hidden: Vec<Hidden>,
 }
 
 pub(crate) struct CheckpointJob {
@@ -298,6 +299,12 @@ impl Reput {
                 self.cached.remove(&queue.number());
             }
             self.told.write(|| self.table.set_aside(topic, entry.index))?;
+        }
+        for hidden in &entry.hidden {
+            // What a checkpoint before this entry knew is hidden by the table, as it is restored.
+            if let Some(queue) = self.table.queue(&hidden.topic.name, hidden.queue_id) {
+                queue.hide_below(hidden.end);
+            }
         }
         let mut hashes = Vec::new();
         for assigned in &entry.assigned {

@@ -40,6 +40,10 @@ pub(crate) struct CreateArgs {
     /// r, w or rw
     #[arg(long, default_value = "rw", value_parser = parse_perm)]
     perm: i32,
+    /// How long its messages are kept, with a unit such as 12h or 3d, if that is less than the log keeps them; `log` for
+    /// as long as the log does [default: as it is, a new topic as the log]
+    #[arg(long)]
+    retention: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -89,7 +93,11 @@ async fn create(cluster: &Cluster, args: CreateArgs, format: Format) -> Result<(
     let topic = TopicName::parse(&args.name).context("the name of the topic")?;
     let info = cluster.info().await?;
     let brokers = named_brokers(&info, &args.brokers)?;
-    create_on(cluster, &topic, args.queues, args.perm, &brokers).await?;
+    let mut new = NewTopic { perm: args.perm, ..NewTopic::new(topic.clone(), args.queues) };
+    if let Some(time) = &args.retention {
+        new.attributes = format!("+reserve.time={}", if time == "log" { "-1" } else { time.as_str() });
+    }
+    create_on(cluster, &new, &brokers).await?;
     let names: Vec<_> = brokers.iter().map(|broker| broker.broker_name.as_str()).collect();
     if format == Format::Json {
         return output::json(&Created { topic: topic.as_str(), queues: args.queues, brokers: names });
@@ -108,20 +116,13 @@ struct Created<'a> {
 pub(crate) async fn create_everywhere(cluster: &Cluster, topic: &TopicName, queues: i32) -> Result<()> {
     let info = cluster.info().await?;
     let brokers = named_brokers(&info, &[])?;
-    create_on(cluster, topic, queues, Perm::READ | Perm::WRITE, &brokers).await
+    create_on(cluster, &NewTopic::new(topic.clone(), queues), &brokers).await
 }
 
-async fn create_on(
-    cluster: &Cluster,
-    topic: &TopicName,
-    queues: i32,
-    perm: i32,
-    brokers: &[&BrokerData],
-) -> Result<()> {
-    let new = NewTopic { perm, ..NewTopic::new(topic.clone(), queues) };
+async fn create_on(cluster: &Cluster, new: &NewTopic, brokers: &[&BrokerData]) -> Result<()> {
     for broker in brokers {
-        let created = cluster.admin().create_topic_at(leader_addr(broker)?, &new).await;
-        created.map_err(explain).with_context(|| format!("creating {topic} on {}", broker.broker_name))?;
+        let created = cluster.admin().create_topic_at(leader_addr(broker)?, new).await;
+        created.map_err(explain).with_context(|| format!("creating {} on {}", new.topic, broker.broker_name))?;
     }
     Ok(())
 }

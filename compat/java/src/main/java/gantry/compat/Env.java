@@ -111,10 +111,15 @@ final class Env implements AutoCloseable {
 
     /** Creates a topic with `queues` queues on every broker group and waits until its whole route is known. */
     String topic(String kind, int queues) throws Exception {
+        return topic(kind, queues, Map.of());
+    }
+
+    /** The same with attributes, as `+name` to value. */
+    String topic(String kind, int queues, Map<String, String> attributes) throws Exception {
         String topic = name(kind);
         DefaultMQProducer admin = producer();
         int groups = brokerNames(admin.fetchPublishMessageQueues(TEMPLATE_TOPIC)).size();
-        createTopic(admin, topic, queues);
+        createTopic(admin, topic, queues, attributes);
         await("the route of " + topic, 30, () -> {
             try {
                 return admin.fetchPublishMessageQueues(topic).size() == groups * queues;
@@ -125,8 +130,19 @@ final class Env implements AutoCloseable {
         return topic;
     }
 
+    /** Whether this client can create a topic with attributes. */
+    static boolean setsAttributes() {
+        for (Method method : DefaultMQProducer.class.getMethods()) {
+            Class<?>[] types = method.getParameterTypes();
+            if (method.getName().equals("createTopic") && types.length == 4 && types[3] == Map.class) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** The method's arguments differ between 4.x and 5.x. */
-    private static void createTopic(DefaultMQProducer admin, String topic, int queues) throws Exception {
+    private static void createTopic(DefaultMQProducer admin, String topic, int queues, Map<String, String> attributes) throws Exception {
         try {
             for (Method method : DefaultMQProducer.class.getMethods()) {
                 Class<?>[] types = method.getParameterTypes();
@@ -134,10 +150,10 @@ final class Env implements AutoCloseable {
                     continue;
                 }
                 if (types.length == 4 && types[3] == Map.class) {
-                    method.invoke(admin, TEMPLATE_TOPIC, topic, queues, Map.of());
+                    method.invoke(admin, TEMPLATE_TOPIC, topic, queues, attributes);
                     return;
                 }
-                if (types.length == 3) {
+                if (types.length == 3 && attributes.isEmpty()) {
                     method.invoke(admin, TEMPLATE_TOPIC, topic, queues);
                     return;
                 }

@@ -97,6 +97,8 @@ public final class Mqadmin {
         String printed = admin("updateTopic", "-c", cluster, "-t", topic, "-r", "" + QUEUES, "-w", "" + QUEUES);
         equal((long) brokerNames.size(), printed.lines().filter(l -> l.matches("create topic to .* success\\.")).count(), "groups that took the topic", printed);
         check(printed.contains("TopicConfig [topicName=" + topic), "no topic printed", printed);
+        String kept = admin("updateTopic", "-c", cluster, "-t", topic, "-r", "" + QUEUES, "-w", "" + QUEUES, "-a", "+reserve.time=72");
+        equal((long) brokerNames.size(), kept.lines().filter(l -> l.matches("create topic to .* success\\.")).count(), "groups that took the topic's retention", kept);
         sendAndConsume();
     }
 
