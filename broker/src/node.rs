@@ -70,6 +70,9 @@ const LAST_ENTRIES_TIME: Duration = Duration::from_millis(300);
 pub struct StartOptions {
     /// An empty directory may become a new replica. Only for the first start of a new group.
     pub bootstrap: bool,
+    /// An empty directory comes back under another identity: the one it had went with its disk. Only for a member of a
+    /// group that has others.
+    pub rejoin: bool,
     /// When the process started.
     pub started: Instant,
 }

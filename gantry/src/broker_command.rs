@@ -22,6 +22,10 @@ pub(crate) struct BrokerArgs {
     #[arg(long, env = "GANTRY_BOOTSTRAP", value_parser = clap::builder::BoolishValueParser::new(),
           num_args = 0, default_missing_value = "true", default_value = "false")]
     bootstrap: bool,
+    /// Let an empty directory come back as a new member: this node's disk was lost. It asks the leader for another identity,
+    /// is sent everything, and takes the place of what it was
+    #[arg(long, conflicts_with = "bootstrap")]
+    rejoin: bool,
     /// Stop when standard input, a pipe, ends
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -35,7 +39,7 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
     let runtime = crate::runtime()?;
     let result = runtime.block_on(async {
         let mut stop = StopSignal::new(args.stop_with_stdin)?;
-        let start = StartOptions { bootstrap: args.bootstrap, started };
+        let start = StartOptions { bootstrap: args.bootstrap, rejoin: args.rejoin, started };
         let node = tokio::select! {
             node = Node::start(options, start) => node.map_err(explain)?,
             _ = stop.recv() => bail!("stopped while starting"),

@@ -3,6 +3,7 @@
 mod child;
 mod control;
 mod layout;
+mod setting;
 mod supervisor;
 mod view;
 
@@ -15,6 +16,7 @@ use clap::{Args, Subcommand};
 
 use self::control::{Action, Answer, Request, Target};
 use self::layout::{BASE_PORT, Flush, Layout, Wanted};
+use self::setting::Setting;
 use crate::output::{self, Format};
 
 #[derive(Debug, Args)]
@@ -50,6 +52,9 @@ struct RunArgs {
     /// `gantry dev` it is 35
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=50))]
     stop_forward: u64,
+    /// A key of every node's configuration, for this run, such as retention.time=30s; may be given several times
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<Setting>,
     /// Print one JSON object instead of the table, and nothing else on standard output
     #[arg(long)]
     json: bool,
@@ -62,7 +67,7 @@ enum DevCommand {
     /// Stop a process cleanly: it hands its leaderships over first
     Stop(TargetArgs),
     /// Start a process that was killed or stopped
-    Start(TargetArgs),
+    Start(StartArgs),
     /// Pause a process (SIGSTOP): it is there, and silent
     Pause(TargetArgs),
     /// Let a paused process go on
@@ -92,12 +97,26 @@ struct TargetArgs {
     dir: DirArgs,
 }
 
+#[derive(Debug, Args)]
+struct StartArgs {
+    /// A node (n1) or a name server (ns1)
+    node: String,
+    /// Let a node whose directory is gone come back as a new member
+    #[arg(long)]
+    rejoin: bool,
+    #[command(flatten)]
+    dir: DirArgs,
+}
+
 pub(crate) fn run(args: DevArgs, format: Format) -> Result<()> {
     match args.command {
         None => start(args.run, format),
         Some(DevCommand::Kill(target)) => act(Action::Kill, target),
         Some(DevCommand::Stop(target)) => act(Action::Stop, target),
-        Some(DevCommand::Start(target)) => act(Action::Start, target),
+        Some(DevCommand::Start(StartArgs { node, rejoin, dir })) => {
+            let action = if rejoin { Action::Rejoin } else { Action::Start };
+            act(action, TargetArgs { node: Some(node), leader: None, dir })
+        }
         Some(DevCommand::Pause(target)) => act(Action::Pause, target),
         Some(DevCommand::Resume(target)) => act(Action::Resume, target),
         Some(DevCommand::Status(args)) => match control::call(&args.data, &Request::Status)? {
@@ -135,6 +154,7 @@ fn start(args: RunArgs, format: Format) -> Result<()> {
         layout,
         json: args.json || format == Format::Json,
         stop_forward: Duration::from_secs(args.stop_forward),
+        settings: args.set,
         named_dir: ephemeral.is_some() || args.data != Path::new("data/dev"),
     };
     let result = crate::runtime()?.block_on(supervisor::run(options));

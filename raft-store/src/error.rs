@@ -29,7 +29,7 @@ pub enum Error {
     /// There is no store here, and none may be created.
     #[error(
         "{} holds no store: a voter that lost its log must not start empty; \
-         check the path, or start with --bootstrap if this group is new", dir.display()
+         check the path, start with --bootstrap if this group is new, or with --rejoin if its disk was lost", dir.display()
     )]
     NoStore {
         /// The directory.

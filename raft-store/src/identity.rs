@@ -44,9 +44,12 @@ pub(crate) struct Evidence {
 pub struct Retired {
     /// The node id.
     pub node_id: u64,
-    /// The store it was bound to. The files are the same, but under another name now.
+    /// The store it was bound to: the same files, but under another name now. [`LOST_STORE`] if they are lost.
     pub store_uuid: [u8; 16],
 }
+
+/// What a store is called that went with its disk: what its name was nobody knows any more.
+pub const LOST_STORE: [u8; 16] = [0; 16];
 
 /// Retired identities that are remembered: the first, which is the configured one, and the newest.
 const RETIRED_MAX: usize = 64;
@@ -83,10 +86,12 @@ pub(crate) struct NodeFile {
 
 impl NodeFile {
     pub(crate) fn create(files: &dyn Files, options: &Options, evidence: Evidence) -> Result<Self> {
+        let lost = Retired { node_id: options.node_id, store_uuid: LOST_STORE };
+        let retired = if options.rejoin { vec![lost] } else { Vec::new() };
         let identity = Identity {
             cluster_id: options.cluster_id,
             generation: 0,
-            node_id: Some(options.node_id),
+            node_id: (!options.rejoin).then_some(options.node_id),
             group: options.group.clone(),
             node_name: options.node_name.clone(),
             store_uuid: new_uuid()?,
@@ -95,7 +100,7 @@ impl NodeFile {
             flush_is_sync: options.flush == FlushMode::Sync,
             evidence,
             clean: true,
-            retired: Vec::new(),
+            retired,
         };
         let file = SlotFile::create(files, KIND, &encode(&identity))?;
         Ok(Self { file, identity })

@@ -46,7 +46,7 @@ mod writer;
 pub use damage::DamagedRange;
 pub use entry::{Body, BodyKind, LogEntry, Member, Membership, Payload, RECORD_HEADER_BYTES};
 pub use error::{Error, Result};
-pub use identity::Retired;
+pub use identity::{LOST_STORE, Retired};
 pub use ids::{ClusterId, LogId, LogIndex, LogPosition, RaftLogId, Term};
 pub use inspect::{Finding, FooterSeen, Inspection, Overview, RecordSeen, Seen, SegmentSeen};
 pub use log_storage::{LogReader, LogStorage, Opened, Recovered, StoreConfig, open};

@@ -103,6 +103,9 @@ pub struct Options {
     /// Whether the node id is given up at this start, whatever is found: somebody has proved that this store is
     /// older than what was acknowledged from it.
     pub retire: bool,
+    /// Whether an empty directory is begun without a node id: the disk that belonged to `node_id` is lost, and the store
+    /// is to be given another. As safe as [`Self::create`] is not.
+    pub rejoin: bool,
     /// Tells which payloads announce that the group flushes synchronously from that entry on. They are obeyed as soon
     /// as they are appended: to be stricter is always safe.
     pub starts_sync: fn(&[u8]) -> bool,
@@ -141,6 +144,7 @@ impl Options {
             repaired: false,
             scrub: None,
             retire: false,
+            rejoin: false,
             starts_sync: |_| false,
             runtime_dir: None,
         }

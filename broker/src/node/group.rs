@@ -427,6 +427,7 @@ impl NodeGroup {
         log_options.group = self.name().to_owned();
         log_options.node_name = context.node.name.clone();
         log_options.create = context.start.bootstrap;
+        log_options.rejoin = context.start.rejoin && self.options.members.len() > 1;
         log_options.segment_bytes = context.storage.segment_bytes;
         log_options.mount_identity = context.storage.mount_identity;
         log_options.allow_unproven_fs = context.storage.allow_unproven_filesystem;

@@ -45,11 +45,12 @@ impl Former {
         Some(Self { identity, store_uuid: recovered.store_uuid })
     }
 
-    fn request(&self, group: &NodeGroup) -> ReplaceRequest {
+    fn request(&self, group: &NodeGroup, running: Option<&Running>) -> ReplaceRequest {
         let own = group.options().own_member();
         ReplaceRequest {
             former: (self.identity.node_id, self.identity.store_uuid),
             store_uuid: self.store_uuid,
+            present: running.map(Running::node_id),
             raft_addr: own.raft_addr.clone(),
             client_addr: own.client_addr.to_string(),
         }
@@ -108,7 +109,7 @@ async fn round(
     former: &Former,
     running: Option<&Running>,
 ) -> Result<Replaced, String> {
-    let request = former.request(group);
+    let request = former.request(group, running);
     let own_node = &group.options().own_member().node;
     if let Some(running) = running
         && running.raft.role().borrow().is_leader()

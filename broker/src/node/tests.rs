@@ -32,7 +32,7 @@ fn options(dir: &Path) -> Options {
 }
 
 async fn start(options: Options, bootstrap: bool) -> Result<Node, StartError> {
-    Node::start(options, StartOptions { bootstrap, started: Instant::now() }).await
+    Node::start(options, StartOptions { bootstrap, rejoin: false, started: Instant::now() }).await
 }
 
 async fn stop(node: Node) {

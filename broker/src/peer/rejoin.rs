@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use raft_store::LOST_STORE;
 
 use super::error::{FrameError, PeerError};
 use super::frame::{Envelope, Frame, FrameWriter, Kind, put_name, put_text};
@@ -124,8 +125,8 @@ impl Group {
         });
     }
 
-    /// Checks that whoever comes to replace an identity is the node that had it, with the store that had it. Whether that
-    /// identity still speaks is the leader's to know.
+    /// Checks that whoever comes to replace an identity is the node that had it, with the store that had it unless that is
+    /// lost. Whether that identity still speaks is the leader's to know.
     pub(super) fn check_rejoin(&self, node: &str, former: &GroupIdentity) -> Result<(), String> {
         if !self.hosts(node) {
             return Err(format!("node {node} holds no replica of group {}", former.group));
@@ -136,7 +137,7 @@ impl Group {
             return Err(format!("node {} of group {} is {}, not {node}", former.node_id, former.group, member.node));
         }
         match self.seen.lock().get(&former.node_id) {
-            Some(seen) if seen.store_uuid != former.store_uuid => Err(format!(
+            Some(seen) if former.store_uuid != LOST_STORE && seen.store_uuid != former.store_uuid => Err(format!(
                 "node {} of group {} has another store than the one that asks to replace it",
                 former.node_id, former.group
             )),
@@ -149,7 +150,7 @@ impl Group {
 ///
 /// | Frame | Fields |
 /// | --- | --- |
-/// | `Replace` | former node id (u64), its store uuid (16 bytes), the present store uuid (16 bytes), peer address, client address (texts) |
+/// | `Replace` | former node id (u64), its store uuid (16 bytes), the present store uuid (16 bytes), the present node id or 0 (u64), peer address, client address (texts) |
 /// | its answer | code (u8): 0 does not lead, with the leader's node (name, may be empty); 1 learner; 2 voter, each with the new node id and the generation (u64, u64) |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplaceRequest {
@@ -157,6 +158,8 @@ pub(crate) struct ReplaceRequest {
     pub(crate) former: (u64, [u8; 16]),
     /// What the store is called now.
     pub(crate) store_uuid: [u8; 16],
+    /// The identity that it speaks under already.
+    pub(crate) present: Option<u64>,
     pub(crate) raft_addr: String,
     pub(crate) client_addr: String,
 }
@@ -191,6 +194,7 @@ impl ReplaceRequest {
         out.put_u64(self.former.0);
         out.put_slice(&self.former.1);
         out.put_slice(&self.store_uuid);
+        out.put_u64(self.present.unwrap_or(0));
         put_text(&mut out, &self.raft_addr);
         put_text(&mut out, &self.client_addr);
         out
@@ -201,6 +205,7 @@ impl ReplaceRequest {
         let request = Self {
             former: (fields.u64("former node id")?, fields.array("former store uuid")?),
             store_uuid: fields.array("store uuid")?,
+            present: Some(fields.u64("present node id")?).filter(|id| *id != 0),
             raft_addr: fields.text("peer address")?,
             client_addr: fields.text("client address")?,
         };

@@ -16,7 +16,7 @@ use openraft::async_runtime::WatchReceiver;
 use openraft::metrics::RaftMetrics;
 use openraft::storage::RaftStateMachine;
 use openraft::{ChangeMembers, Raft};
-use raft_store::{Member, Payload};
+use raft_store::{LOST_STORE, Member, Payload};
 
 use super::Timing;
 use super::type_config::{SnapshotData, TypeConfig};
@@ -69,12 +69,17 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Replacing<SM
         if membership.nodes().all(|(_, member)| member.node != node) {
             return Err(format!("node {node} is no member of group {}: it must be added as a new one", self.group));
         }
-        let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&request.former.0).copied().flatten());
-        if heard.is_some_and(|at| at.into_inner().elapsed() < self.timing.election_timeout_max) {
-            return Err(format!(
-                "node {} of group {} was heard a moment ago: its own process has not retired it",
-                request.former.0, self.group
-            ));
+        // Which identity a lost store had last is not known where it was lost.
+        let is_lost = request.former.1 == LOST_STORE;
+        let ids = membership.nodes().filter(|(_, member)| is_lost && member.node == node).map(|(id, _)| *id);
+        for id in ids.chain([request.former.0]).filter(|id| Some(*id) != request.present) {
+            let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&id).copied().flatten());
+            if heard.is_some_and(|at| at.into_inner().elapsed() < self.timing.election_timeout_max) {
+                return Err(format!(
+                    "node {id} of group {} was heard a moment ago: its own process has not retired it",
+                    self.group
+                ));
+            }
         }
         let node_id = self.give_identity(node, &request).await?;
         let generation = self.generation;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use protocol::GroupName;
 use protocol::message::{RecordError, RecordView, iter_records};
+use raft_store::LOST_STORE;
 
 use super::command::{
     self, Command, IdentityRecord, IdentityWanted, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError, PutMode,
@@ -456,7 +457,8 @@ fn give_identity(
             false => Err(CommandRefused::IdentityTaken),
         };
     }
-    if identities.get(&former).is_some_and(|known| known.node_name != node_name || known.store_uuid != former_uuid) {
+    let is_other = |uuid: [u8; 16]| former_uuid != LOST_STORE && uuid != former_uuid;
+    if identities.get(&former).is_some_and(|known| known.node_name != node_name || is_other(known.store_uuid)) {
         return Err(CommandRefused::IdentityTaken);
     }
     let members = membership.nodes.iter().map(|(id, _)| *id);

@@ -252,7 +252,7 @@ pub struct IdentityWanted {
     pub store_uuid: [u8; 16],
     /// The identity it gives up.
     pub former: u64,
-    /// What its store was called.
+    /// What its store was called; [`raft_store::LOST_STORE`] if it is lost.
     pub former_uuid: [u8; 16],
     /// When the leader proposed it.
     pub stamped_ms: i64,

@@ -402,6 +402,43 @@ async fn progress_and_its_message_move_together_and_once() {
 }
 
 #[tokio::test]
+async fn a_lost_store_is_followed_by_another_of_its_node_and_of_no_other() {
+    let group = Group::new();
+    let own = |node_id, node: &str, store| command::IdentityRecord {
+        node_id,
+        node_name: node.to_owned(),
+        store_uuid: [store; 16],
+        stamped_ms: 1,
+    };
+    for identity in [own(1, "n1", 1), own(2, "n2", 2)] {
+        assert_eq!(group.command(Command::PutIdentity(identity)).await, CommandReply::Done);
+    }
+    let wanted = |node: &str, store, former_uuid| {
+        Command::GiveIdentity(command::IdentityWanted {
+            node_name: node.to_owned(),
+            store_uuid: [store; 16],
+            former: 1,
+            former_uuid,
+            stamped_ms: 2,
+        })
+    };
+    let taken = CommandReply::Refused(CommandRefused::IdentityTaken);
+    assert_eq!(group.command(wanted("n2", 8, raft_store::LOST_STORE)).await, taken);
+    assert_eq!(group.command(wanted("n1", 8, [7; 16])).await, taken, "it names another store than the one known");
+    let CommandReply::Identity { node_id } = group.command(wanted("n1", 8, raft_store::LOST_STORE)).await else {
+        panic!("an identity is given for a lost store")
+    };
+    assert!(node_id > 2);
+    assert_eq!(group.state().successor_of(1), Some(node_id));
+    // Lost again: whoever asks still knows the first identity only.
+    let CommandReply::Identity { node_id: next } = group.command(wanted("n1", 9, raft_store::LOST_STORE)).await else {
+        panic!("an identity is given for a lost store")
+    };
+    assert!(next > node_id);
+    assert_eq!(group.state().successor_of(node_id), Some(next));
+}
+
+#[tokio::test]
 async fn hidden_messages_stay_hidden_and_a_topic_created_again_hides_none() {
     let mut group = Group::new();
     group.put_topic("A", 2).await;

@@ -33,6 +33,8 @@ pub(super) enum Action {
     /// SIGTERM: leadership moves away first.
     Stop,
     Start,
+    /// Start; an empty directory comes back as a new member.
+    Rejoin,
     /// SIGSTOP: the process is there, and silent.
     Pause,
     /// SIGCONT.

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::setting::{self, Setting};
+
 /// RocketMQ's port for name servers, and the default base.
 pub(super) const BASE_PORT: u16 = 9876;
 pub(super) const GROUPS_MAX: u16 = 9;
@@ -184,13 +186,16 @@ impl Layout {
     }
 
     /// Writes the configuration of every node, always anew, so that a newer version's needs are met.
-    pub(super) fn write_configs(&self, dir: &Path, stop_forward: Duration) -> Result<()> {
+    pub(super) fn write_configs(&self, dir: &Path, stop_forward: Duration, settings: &[Setting]) -> Result<()> {
         for node in 1..=self.nodes {
             let node_dir = Self::node_dir(dir, node);
             fs::create_dir_all(&node_dir).with_context(|| format!("creating {}", node_dir.display()))?;
             let path = node_dir.join("broker.toml");
-            fs::write(&path, self.config(&node_dir, node, stop_forward))
-                .with_context(|| format!("writing {}", path.display()))?;
+            let text = setting::apply(&self.config(&node_dir, node, stop_forward), settings)?;
+            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+            if !settings.is_empty() {
+                broker::config::Options::load(&path).context("a key given with --set")?;
+            }
         }
         Ok(())
     }
@@ -269,11 +274,13 @@ mod tests {
             let layout = Layout::open(dir.path(), wanted).unwrap();
             let ports = layout.listeners();
             assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
-            layout.write_configs(dir.path(), Duration::from_secs(2)).unwrap();
+            let settings = ["retention.time=30s".parse().unwrap()];
+            layout.write_configs(dir.path(), Duration::from_secs(2), &settings).unwrap();
             for node in 1..=nodes {
                 let path = Layout::node_dir(dir.path(), node).join("broker.toml");
                 let options = broker::config::Options::load(&path).unwrap();
                 assert_eq!(options.groups.len(), usize::from(GROUPS_MAX));
+                assert_eq!(options.retention.time, Duration::from_secs(30));
                 assert!(matches!(options.storage.flush, broker::config::FlushOptions::Async { .. }));
             }
         }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::child::{Activity, Child};
 use super::control::{self, Action, Answer, Call, Request, Target};
 use super::layout::Layout;
+use super::setting::Setting;
 use super::view::{self, Kind, ProcessView, State, View};
 use crate::output;
 
@@ -25,6 +26,8 @@ pub(super) struct Options {
     pub(super) dir: PathBuf,
     pub(super) layout: Layout,
     pub(super) json: bool,
+    /// What the nodes' configurations say besides.
+    pub(super) settings: Vec<Setting>,
     /// How long a stopped node forwards requests before it ends.
     pub(super) stop_forward: Duration,
     /// Commands in a second terminal must name the directory.
@@ -92,7 +95,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(options: Options) -> Result<Self> {
-        options.layout.write_configs(&options.dir, options.stop_forward)?;
+        options.layout.write_configs(&options.dir, options.stop_forward, &options.settings)?;
         let log = |name: &str| options.dir.join("log").join(format!("{name}.log"));
         let mut children = Vec::new();
         for (number, addr) in (1..).zip(options.layout.namesrv_addrs()) {
@@ -111,17 +114,18 @@ impl Cluster {
 
     fn start_all(&mut self) -> Result<()> {
         for index in 0..self.children.len() {
-            self.start(index)?;
+            self.start(index, &[])?;
         }
         Ok(())
     }
 
-    fn start(&mut self, index: usize) -> Result<()> {
-        let bootstrap: &[&str] = match self.kind(index) {
+    fn start(&mut self, index: usize, extra: &[&str]) -> Result<()> {
+        let extra = match self.kind(index) {
             Kind::Broker if !self.options.layout.bootstrapped => &["--bootstrap"],
-            _ => &[],
+            Kind::Broker => extra,
+            Kind::Namesrv => &[],
         };
-        self.children[index].start(bootstrap)
+        self.children[index].start(extra)
     }
 
     fn kind(&self, index: usize) -> Kind {
@@ -162,8 +166,8 @@ impl Cluster {
         let child = &mut self.children[index];
         let running = !matches!(child.activity(), Activity::Ended { .. });
         match action {
-            Action::Start => {
-                self.start(index)?;
+            Action::Start | Action::Rejoin => {
+                self.start(index, if action == Action::Rejoin { &["--rejoin"] } else { &[] })?;
                 return Ok(format!("started {name}"));
             }
             _ if !running => bail!("{name} does not run"),
@@ -175,7 +179,7 @@ impl Cluster {
         let did = match action {
             Action::Kill => "killed",
             Action::Stop => "stopped",
-            Action::Start => "started",
+            Action::Start | Action::Rejoin => "started",
             Action::Pause => "paused",
             Action::Resume => "resumed",
         };

@@ -46,6 +46,11 @@ impl Cluster {
         self.await_leaders();
     }
 
+    /// What the next run is started with.
+    pub(crate) fn set_args(&mut self, args: &[&str]) {
+        self.args = args.iter().map(ToString::to_string).collect();
+    }
+
     /// Ctrl-C, and waits for the end.
     pub(crate) fn stop(&mut self) {
         kill_process(self.parent_pid(), Signal::INT).unwrap();
@@ -198,6 +203,17 @@ pub(crate) fn http(addr: &str, request: &str, host: &str) -> (u16, String) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let code = head.split(' ').nth(1).unwrap().parse().unwrap();
     (code, body.to_owned())
+}
+
+/// The first group as a node sees it, if the node runs.
+pub(crate) fn group_status(cluster: &Cluster, node: &str) -> Option<Value> {
+    let addr = cluster.http_of(node);
+    if ["stopped", "dead", "silent"].contains(&cluster.state_of(node).as_str()) {
+        return None;
+    }
+    let (code, body) = http(&addr, "GET /v1/status", &addr);
+    let status: Value = serde_json::from_str(&body).ok().filter(|_| code == 200)?;
+    status["groups"].as_array()?.first().cloned()
 }
 
 /// Asks again and again until there is an answer.

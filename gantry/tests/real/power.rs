@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, http, poll};
+use crate::cluster::{Cluster, group_status, poll};
 
 #[path = "../../../raft-store/tests/support/power_cut.rs"]
 mod power_cut;
@@ -19,16 +19,6 @@ fn cut_power(cluster: &Cluster, nodes: &[&str]) -> u64 {
     }
     let log = |node: &&str| cluster.data().join(node).join("data").join(GROUP).join("log");
     nodes.iter().map(|node| power_cut::power_cut(&log(node))).sum()
-}
-
-fn group_status(cluster: &Cluster, node: &str) -> Option<Value> {
-    let addr = cluster.http_of(node);
-    if cluster.state_of(node) == "stopped" {
-        return None;
-    }
-    let (code, body) = http(&addr, "GET /v1/status", &addr);
-    let status: Value = serde_json::from_str(&body).ok().filter(|_| code == 200)?;
-    status["groups"].as_array()?.first().cloned()
 }
 
 /// Waits until a node votes under another identity than those in `before`, and returns it.

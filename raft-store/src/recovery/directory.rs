@@ -37,7 +37,7 @@ pub(super) fn open_small(files: &dyn Files, options: &Options, listed: &[Listed]
                 consequence: identity::KIND.if_unreadable,
             });
         }
-        if !options.create {
+        if !options.create && !options.rejoin {
             return Err(Error::NoStore { dir: options.dir.clone() });
         }
         // The node file comes last: where it is, everything else is.

@@ -90,6 +90,28 @@ fn an_identity_is_given_up_on_demand_and_in_either_mode() {
 }
 
 #[test]
+fn an_empty_store_in_place_of_a_lost_one_waits_for_an_identity() {
+    let disk = SimulatedDisk::new();
+    let mut lost = options(FlushMode::Sync);
+    (lost.create, lost.rejoin) = (false, true);
+    for _ in 0..2 {
+        let store = open_at(&disk, lost.clone(), "boot").unwrap();
+        assert_eq!((None, vec![1]), (store.recovered.node_id, retired_ids(&store)));
+        assert_eq!(crate::LOST_STORE, store.recovered.retired[0].store_uuid);
+        assert_ne!(crate::LOST_STORE, store.recovered.store_uuid);
+        store.kill();
+        // From now on it is a store like any other.
+        lost.rejoin = false;
+    }
+    let store = open_at(&disk, lost.clone(), "boot").unwrap();
+    store.view.adopt_identity(77, 0).unwrap();
+    store.kill();
+    lost.rejoin = true;
+    let store = open_at(&disk, lost, "boot").unwrap();
+    assert_eq!((Some(77), vec![1]), (store.recovered.node_id, retired_ids(&store)), "what is there counts");
+}
+
+#[test]
 fn the_file_and_not_the_options_say_how_an_existing_store_flushes() {
     let disk = unflushed();
     let store = open_at(&disk, options(FlushMode::Sync), "boot").unwrap();
