@@ -17,6 +17,7 @@ use clap::{Args, Subcommand};
 use self::control::{Action, Answer, Request, Target};
 use self::layout::{BASE_PORT, Flush, Layout, Wanted};
 use self::setting::Setting;
+use self::view::View;
 use crate::output::{self, Format};
 
 #[derive(Debug, Args)]
@@ -201,6 +202,56 @@ fn reset(dir: &Path) -> Result<()> {
     // Whatever else the user keeps there stays.
     let _ = fs::remove_dir(dir);
     output::line(&format!("removed the cluster in {}", dir.display()))
+}
+
+/// Drives the cluster of one group that runs in a directory, for measurements.
+pub(crate) struct Driver(PathBuf);
+
+impl Driver {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self(dir)
+    }
+
+    fn view(&self) -> Result<View> {
+        match control::call(&self.0, &Request::Status)? {
+            Answer::Status(view) => Ok(view),
+            Answer::Done(text) | Answer::Refused(text) => bail!("{text}"),
+        }
+    }
+
+    fn act(&self, action: Action, node: &str) -> Result<()> {
+        match control::call(&self.0, &Request::Act { action, target: Target::Process(node.to_owned()) })? {
+            Answer::Done(_) => Ok(()),
+            Answer::Refused(text) => bail!("{text}"),
+            Answer::Status(_) => bail!("`gantry dev` answered something else"),
+        }
+    }
+
+    /// The node that leads, and one that follows it.
+    pub(crate) fn leader_and_follower(&self) -> Result<(String, String)> {
+        let view = self.view()?;
+        let [group] = view.groups.as_slice() else { bail!("the cluster must have one group: gantry dev --groups 1") };
+        let leader = group.leader.clone().context("nobody leads at the moment")?;
+        let other = view.processes.iter().find(|process| process.http.is_some() && process.name != leader);
+        Ok((leader, other.context("the cluster must have three nodes")?.name.clone()))
+    }
+
+    /// Where the leader answers over HTTP, and the group.
+    pub(crate) fn leader_http(&self) -> Result<(std::net::SocketAddr, String)> {
+        let view = self.view()?;
+        let group = view.groups.first().context("the cluster has no group")?;
+        let leader = view.processes.iter().find(|process| Some(&process.name) == group.leader.as_ref());
+        let addr = leader.and_then(|leader| leader.http).context("nobody leads at the moment")?;
+        Ok((addr, group.name.clone()))
+    }
+
+    pub(crate) fn kill(&self, node: &str) -> Result<()> {
+        self.act(Action::Kill, node)
+    }
+
+    pub(crate) fn start(&self, node: &str) -> Result<()> {
+        self.act(Action::Start, node)
+    }
 }
 
 /// Process ids of the cluster that runs in `dir`.

@@ -1,5 +1,7 @@
 //! `gantry bench`: how fast a cluster takes and gives messages, and what that costs.
 
+mod catch_up;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +32,8 @@ pub(crate) enum BenchCommand {
     Produce(ProduceArgs),
     /// Read everything a topic holds, every queue at once
     Consume(ConsumeArgs),
+    /// Measure what producers feel while a follower of a `gantry dev` is sent gigabytes that it lacks
+    CatchUp(catch_up::CatchUpArgs),
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +96,7 @@ pub(crate) async fn run(command: BenchCommand, cluster: &ClusterArgs, format: Fo
     match command {
         BenchCommand::Produce(args) => produce(&cluster, args, format).await,
         BenchCommand::Consume(args) => consume(&cluster, args, format).await,
+        BenchCommand::CatchUp(args) => catch_up::run(&cluster, args, format).await,
     }
 }
 
@@ -149,7 +154,7 @@ async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result
     if cluster.find_route(&topic).await?.is_none() {
         create_everywhere(cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
     }
-    let targets = targets(cluster, &topic, &args).await?;
+    let targets = targets_of(cluster, &topic, &args.brokers, args.connections).await?;
     let mode = match (args.rate, args.inflight) {
         (Some(per_second), _) => Loop::Open { per_second, in_flight_max: 100_000 },
         (None, in_flight) => Loop::Closed { in_flight: in_flight.unwrap_or(64).max(1) },
@@ -189,17 +194,23 @@ async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result
     output::line(&report.to_text())
 }
 
-async fn targets(cluster: &Cluster, topic: &TopicName, args: &ProduceArgs) -> Result<Vec<Target>> {
+/// The queues of `topic` on the groups in `brokers`, or on all.
+async fn targets_of(
+    cluster: &Cluster,
+    topic: &TopicName,
+    brokers: &[String],
+    connections: u16,
+) -> Result<Vec<Target>> {
     let route = cluster.route(topic).await?;
     let mut targets = Vec::new();
     for data in route.queue_datas.iter().filter(|data| Perm::is_writable(data.perm)) {
-        if !args.brokers.is_empty() && !args.brokers.contains(&data.broker_name) {
+        if !brokers.is_empty() && !brokers.contains(&data.broker_name) {
             continue;
         }
         let broker = route.broker_datas.iter().find(|broker| broker.broker_name == data.broker_name);
         let addr = leader_addr(broker.context("the route has queues of a broker it does not know")?)?;
         let broker_name: Arc<str> = data.broker_name.as_str().into();
-        for _ in 0..args.connections {
+        for _ in 0..connections {
             let channel = Channel::new(addr, ChannelOptions::default(), Arc::new(Ignore));
             targets.extend((0..data.write_queue_nums).map(|queue_id| Target {
                 channel: channel.clone(),
