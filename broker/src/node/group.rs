@@ -218,6 +218,7 @@ impl NodeGroup {
         match recovering.log.recovered.node_id {
             Some(node_id) => {
                 let running = self.run(context, recovering, node_id).await?;
+                recover::report_alone(self, context, &running).await;
                 self.open_to_clients(&running);
                 if context.start.bootstrap && self.options.initializes() {
                     let failed = |source| StartError::Raft { group: self.name().to_owned(), source: Box::new(source) };

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use raft_store::{LogId, Membership, durable};
+use raft_store::{LogId, Membership, StopClass, durable};
 use tokio::sync::oneshot;
 
 use super::StartError;
@@ -113,10 +113,19 @@ pub(super) async fn carry_out(
     recovering.log.recovered.vote = recovering.log.view.vote();
     let running = group.run(context, recovering, node_id).await?;
     // Clients wait outside: what is reported is what the log held, and nothing newer.
-    let report = match lead(&running, begun).await {
+    let report = match lead(&running, begun.index.get()).await {
         Ok(()) => {
-            let report = report(group, context, &order, &running, begun);
-            keep(group, context, &report).await;
+            let report = LossReport {
+                group: group.name().to_owned(),
+                node: context.node.name.clone(),
+                node_id: running.node_id(),
+                generation: order.generation,
+                last: EntryStatus { term: order.last_term, index: order.last_index },
+                goes_on_at: entry_status(begun),
+                file: report_path(group, context, &order.generation.to_string()).display().to_string(),
+                queues: queue_ends(&running),
+            };
+            keep(group, &report).await;
             Ok(report)
         }
         Err(reason) => Err(AdminError::Unavailable(reason)),
@@ -127,12 +136,34 @@ pub(super) async fn carry_out(
     Ok(())
 }
 
-/// Waits until the replica leads and has applied everything.
-async fn lead(running: &Running, begun: LogId) -> Result<(), String> {
+/// A group of one whose memory is gone goes on with what its disk has: nobody has more. Says what may be lost, before
+/// anybody can add to it.
+pub(super) async fn report_alone(group: &NodeGroup, context: &Context, running: &Running) {
+    let is_gone = matches!(running.recovered.stop, StopClass::Os | StopClass::Latched) && !running.log.flush_is_sync();
+    let Some(last) = running.recovered.last.filter(|_| is_gone && group.options().members.len() == 1) else { return };
+    if let Err(reason) = lead(running, last.index.get()).await {
+        tracing::error!(group = group.name(), reason, "what may be lost cannot be told");
+        return;
+    }
+    let report = LossReport {
+        group: group.name().to_owned(),
+        node: context.node.name.clone(),
+        node_id: running.node_id(),
+        generation: running.recovered.generation,
+        last: entry_status(last),
+        goes_on_at: entry_status(running.log.watermarks().last.unwrap_or(last)),
+        file: report_path(group, context, &format!("start-{}", running.recovered.start_counter)).display().to_string(),
+        queues: queue_ends(running),
+    };
+    keep(group, &report).await;
+}
+
+/// Waits until the replica leads and has applied everything up to an entry, which it holds.
+async fn lead(running: &Running, index: u64) -> Result<(), String> {
     let mut role = running.raft.role();
     let led = async {
         let _ = role.wait_for(Role::is_ready_leader).await;
-        running.store.wait_dispatched(begun.index.get()).await
+        running.store.wait_dispatched(index).await
     };
     match tokio::time::timeout(LEAD_TIME_MAX, led).await {
         Ok(Ok(())) => Ok(()),
@@ -141,7 +172,7 @@ async fn lead(running: &Running, begun: LogId) -> Result<(), String> {
     }
 }
 
-fn report(group: &NodeGroup, context: &Context, order: &RecoverOrder, running: &Running, begun: LogId) -> LossReport {
+fn queue_ends(running: &Running) -> Vec<QueueLoss> {
     let mut queues = Vec::new();
     for topic in running.state.topics() {
         for queue_id in 0..topic.queues() {
@@ -149,25 +180,16 @@ fn report(group: &NodeGroup, context: &Context, order: &RecoverOrder, running: &
             queues.push(QueueLoss { topic: topic.name.to_string(), queue_id, first_offset_at_risk });
         }
     }
-    LossReport {
-        group: group.name().to_owned(),
-        node: context.node.name.clone(),
-        node_id: running.node_id(),
-        generation: order.generation,
-        last: EntryStatus { term: order.last_term, index: order.last_index },
-        goes_on_at: entry_status(begun),
-        file: report_path(group, context, order.generation).display().to_string(),
-        queues,
-    }
+    queues
 }
 
-fn report_path(group: &NodeGroup, context: &Context, generation: u64) -> PathBuf {
-    context.node.data_dir.join(group.name()).join(format!("loss-report-{generation}.json"))
+fn report_path(group: &NodeGroup, context: &Context, name: &str) -> PathBuf {
+    context.node.data_dir.join(group.name()).join(format!("loss-report-{name}.json"))
 }
 
 /// Writes the report beside the log.
-async fn keep(group: &NodeGroup, context: &Context, report: &LossReport) {
-    let path = report_path(group, context, report.generation);
+async fn keep(group: &NodeGroup, report: &LossReport) {
+    let path = PathBuf::from(&report.file);
     let text = serde_json::to_vec_pretty(report).unwrap_or_default();
     match tokio::task::spawn_blocking(move || durable::write_file(&path, &text)).await {
         Ok(Ok(())) => tracing::warn!(group = group.name(), file = report.file, "what may be lost is listed there"),

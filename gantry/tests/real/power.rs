@@ -31,6 +31,48 @@ fn comes_back(cluster: &Cluster, node: &str, before: &[u64]) -> u64 {
     })
 }
 
+/// Where each queue of the topic ends, by its number.
+fn ends(cluster: &Cluster, topic: &str) -> Option<Vec<u64>> {
+    let topic: Value = cluster.try_json(&["topic", "describe", topic])?;
+    topic.as_array()?.iter().map(|queue| queue["max_offset"].as_u64()).collect()
+}
+
+#[test]
+fn a_single_node_loses_only_what_its_last_flush_had_no_time_for_and_says_so() {
+    // What is promised to be on the disk after this time: the flush interval, and a second for the disk.
+    let interval = Duration::from_secs(1);
+    let kept_after = interval + Duration::from_secs(1);
+    let settings = ["--nodes", "1", "--groups", "1", "--flush", "async", "--set", "storage.flush_interval=1s"];
+    let cluster = Cluster::start(&settings);
+    cluster.run(&["topic", "create", "t", "--queues", "2"]);
+    let report = |start: u64| cluster.data().join(format!("n1/data/{GROUP}/loss-report-start-{start}.json"));
+    for start in 2..10 {
+        let mut load = cluster.spawn(&["bench", "produce", "--topic", "t", "--size", "100", "--rate", "300"]);
+        let before = ends(&cluster, "t").unwrap();
+        let safe = poll(SOON, "messages under way", || {
+            ends(&cluster, "t").filter(|now| now.iter().zip(&before).all(|(now, before)| now > before))
+        });
+        // Not a wait for something to happen: the promise is about messages of this age.
+        std::thread::sleep(kept_after);
+        let sent = ends(&cluster, "t").unwrap();
+        let lost_bytes = cut_power(&cluster, &["n1"]);
+        load.kill().unwrap();
+        load.wait().unwrap();
+        cluster.dev(&["start", "n1"]);
+        let now = poll(SOON, "the node is back", || ends(&cluster, "t"));
+        assert!(now.iter().zip(&safe).all(|(now, safe)| now >= safe), "older than {kept_after:?} is lost: {safe:?} {now:?}");
+        let report: Value = serde_json::from_slice(&std::fs::read(report(start)).unwrap()).unwrap();
+        let at_risk = report["queues"].as_array().unwrap().iter().filter(|queue| queue["topic"] == "t");
+        let at_risk: Vec<u64> = at_risk.map(|queue| queue["first_offset_at_risk"].as_u64().unwrap()).collect();
+        assert_eq!(at_risk, now, "nothing was added meanwhile: {report}");
+        // A round in which the cut has not hit proves nothing.
+        if lost_bytes > 0 && now.iter().zip(&sent).any(|(now, sent)| now < sent) {
+            return;
+        }
+    }
+    panic!("no cut has hit anything that was acknowledged");
+}
+
 #[test]
 fn a_node_that_lost_its_power_comes_back_by_itself_and_a_lost_majority_by_gantry_recover() {
     let mut cluster = Cluster::start(&["--groups", "1", "--flush", "async"]);
