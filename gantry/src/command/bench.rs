@@ -195,12 +195,7 @@ async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result
 }
 
 /// The queues of `topic` on the groups in `brokers`, or on all.
-async fn targets_of(
-    cluster: &Cluster,
-    topic: &TopicName,
-    brokers: &[String],
-    connections: u16,
-) -> Result<Vec<Target>> {
+async fn targets_of(cluster: &Cluster, topic: &TopicName, brokers: &[String], connections: u16) -> Result<Vec<Target>> {
     let route = cluster.route(topic).await?;
     let mut targets = Vec::new();
     for data in route.queue_datas.iter().filter(|data| Perm::is_writable(data.perm)) {

@@ -25,7 +25,8 @@ impl FromStr for Setting {
             parts.ok_or_else(|| "expected section.key=value, such as retention.time=30s".to_owned())?;
         // A number, a boolean or a list as it stands; anything else is text.
         let table: Option<Table> = format!("value = {value}").parse().ok();
-        let value = table.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(value.to_owned()));
+        let value =
+            table.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(value.to_owned()));
         Ok(Self { section: section.to_owned(), key: key.to_owned(), value })
     }
 }
@@ -58,7 +59,8 @@ mod tests {
             ["a.time=30s", "a.count = 3", "b.flag=true", "b.hours=[1, 2]"].map(|text| text.parse().unwrap()).to_vec();
         let text = apply("[a]\ntime = \"1h\"\nother = 1\n[[c]]\nx = 1\n", &settings).unwrap();
         let found: Table = text.parse().unwrap();
-        let expected = "a = { time = \"30s\", other = 1, count = 3 }\nb = { flag = true, hours = [1, 2] }\nc = [{ x = 1 }]";
+        let expected =
+            "a = { time = \"30s\", other = 1, count = 3 }\nb = { flag = true, hours = [1, 2] }\nc = [{ x = 1 }]";
         assert_eq!(found, expected.parse::<Table>().unwrap());
         assert!(apply("[[c]]\nx = 1\n", &["c.x=2".parse().unwrap()]).is_err());
         for bad in ["time=3", "a.b", "", "=1"] {

@@ -20,7 +20,18 @@ fn number(status: &Value, pointer: &str) -> u64 {
 fn produce(cluster: &Cluster, mebibytes: usize) {
     let count = (mebibytes * 128).to_string();
     let sent: Value = cluster.run_json(&[
-        "bench", "produce", "--topic", "t", "--size", "8192", "--count", &count, "--time", "5m", "--inflight", "64",
+        "bench",
+        "produce",
+        "--topic",
+        "t",
+        "--size",
+        "8192",
+        "--count",
+        &count,
+        "--time",
+        "5m",
+        "--inflight",
+        "64",
     ]);
     assert_eq!((sent["acked"].to_string(), &sent["failed"]), (count, &serde_json::json!({})));
 }
@@ -144,8 +155,7 @@ fn nodes_that_lack_much_or_everything_join_under_load_and_end_with_equal_files()
     let leader = cluster.leader_of(GROUP);
     if leader != late {
         let addr = cluster.http_of(&leader);
-        let (code, answer) =
-            http(&addr, &format!("POST /v1/groups/{GROUP}/transfer-leader?to={late}"), "localhost");
+        let (code, answer) = http(&addr, &format!("POST /v1/groups/{GROUP}/transfer-leader?to={late}"), "localhost");
         assert_eq!(code, 200, "{answer}");
         cluster.await_view("it leads", |view| view["groups"][0]["leader"] == late);
     }

@@ -60,7 +60,10 @@ fn a_single_node_loses_only_what_its_last_flush_had_no_time_for_and_says_so() {
         load.wait().unwrap();
         cluster.dev(&["start", "n1"]);
         let now = poll(SOON, "the node is back", || ends(&cluster, "t"));
-        assert!(now.iter().zip(&safe).all(|(now, safe)| now >= safe), "older than {kept_after:?} is lost: {safe:?} {now:?}");
+        assert!(
+            now.iter().zip(&safe).all(|(now, safe)| now >= safe),
+            "older than {kept_after:?} is lost: {safe:?} {now:?}"
+        );
         let report: Value = serde_json::from_slice(&std::fs::read(report(start)).unwrap()).unwrap();
         let at_risk = report["queues"].as_array().unwrap().iter().filter(|queue| queue["topic"] == "t");
         let at_risk: Vec<u64> = at_risk.map(|queue| queue["first_offset_at_risk"].as_u64().unwrap()).collect();

@@ -111,7 +111,12 @@ pub(super) async fn run(cluster: &Cluster, args: CatchUpArgs, format: Format) ->
     let mut during = Vec::new();
     for round in 1..=args.rounds {
         bench.driver.kill(&bench.follower)?;
-        eprintln!("round {round} of {}: sending {} MiB while {} is away", args.rounds, args.lacks >> 20, bench.follower);
+        eprintln!(
+            "round {round} of {}: sending {} MiB while {} is away",
+            args.rounds,
+            args.lacks >> 20,
+            bench.follower
+        );
         let count = args.lacks / args.size.max(1) as u64;
         bench.produce(Loop::Closed { in_flight: FILL_IN_FLIGHT }, count, CHANGE_TIME_MAX).await?;
         bench.driver.start(&bench.follower)?;
