@@ -22,8 +22,11 @@ use std::time::Duration;
 
 use raft_store::{FlushMode, Options};
 
+use self::append::Pattern;
+
 const RUN: Duration = Duration::from_millis(1000);
-const SEGMENT_BYTES: u64 = 128 << 20;
+const SIZES: [(&str, usize); 2] = [("1 KiB", 1 << 10), ("64 KiB", 64 << 10)];
+const WRITERS: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 
 fn directory() -> tempfile::TempDir {
     match std::env::var_os("BENCH_DIR") {
@@ -34,7 +37,7 @@ fn directory() -> tempfile::TempDir {
 
 fn options(dir: &Path, flush: FlushMode) -> Options {
     let mut options = support::options(dir, flush);
-    options.segment_bytes = SEGMENT_BYTES;
+    options.segment_bytes = 1 << 30;
     options.tail_bytes = 4 << 20;
     options
 }
@@ -63,40 +66,46 @@ async fn main() {
     }
     let only: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
-    let kib = 1024;
 
     if wanted("append: async") {
-        for (size, bytes) in [("1 KiB", kib), ("64 KiB", 64 * kib)] {
+        bare::append("bare: pwrite + fdatasync 32 MiB, allocated", 32 << 20, true, false);
+        bare::direct("bare: O_DIRECT 1 MiB, allocated", 1 << 20, false);
+        for (size, bytes) in SIZES {
             let copy = bare::copy(&format!("bare: CRC and copy to mapped memory, {size}"), bytes);
             bare::append(&format!("bare: pwrite {size}, allocated"), bytes, false, false);
             bare::append(&format!("bare: pwrite {size}, written before"), bytes, false, true);
-            for writers in [1, 4, 16, 64, 256, 1024] {
-                let name = format!("append: async, {size}, {writers} waiting");
-                let rate = append::append(&name, FlushMode::ASYNC, bytes, writers).await;
-                compare("CRC and copy", rate, copy, 70.0);
+            for writers in WRITERS {
+                for (how, pattern) in [("in bursts", Pattern::Bursts), ("steadily", Pattern::Steady)] {
+                    let name = format!("append: async, {size}, {writers} waiting, {how}");
+                    let rate = append::append(&name, FlushMode::ASYNC, bytes, writers, pattern).await;
+                    if writers >= 256 && pattern == Pattern::Bursts {
+                        compare("CRC and copy", rate, copy, 70.0);
+                    }
+                }
             }
         }
     }
     if wanted("append: sync") {
-        let mib = kib * kib;
-        let most = bare::append("bare: pwrite + fdatasync 8 MiB, allocated", 8 * mib, true, false) * 8.0;
-        for (size, bytes) in [("1 KiB", kib), ("64 KiB", 64 * kib)] {
+        let mib = (1 << 20) as f64;
+        bare::append("bare: pwrite + fdatasync 8 MiB, allocated", 8 << 20, true, false);
+        let most = bare::direct("bare: O_DIRECT 1 MiB, allocated", 1 << 20, false);
+        for (size, bytes) in SIZES {
             let one = bare::append(&format!("bare: pwrite + fdatasync {size}, allocated"), bytes, true, false);
             bare::append(&format!("bare: pwrite + fdatasync {size}, written before"), bytes, true, true);
-            for writers in [1, 4, 16, 64, 256, 1024] {
+            for writers in WRITERS {
                 let name = format!("append: sync, {size}, {writers} waiting");
-                let rate = append::append(&name, FlushMode::Sync, bytes, writers).await;
+                let rate = append::append(&name, FlushMode::Sync, bytes, writers, Pattern::Steady).await;
                 match writers {
                     1 => compare("pwrite + fdatasync", rate, one, 90.0),
-                    256.. => compare("the bandwidth of synced 8 MiB", rate * bytes as f64 / mib as f64, most, 80.0),
+                    256.. => compare("what the disk writes in order", rate * bytes as f64 / mib, most, 80.0),
                     _ => {}
                 }
             }
         }
     }
     if wanted("roll") {
-        append::roll("async", FlushMode::ASYNC, 40).await;
-        append::roll("sync", FlushMode::Sync, 40).await;
+        append::roll("async", FlushMode::ASYNC, 8).await;
+        append::roll("sync", FlushMode::Sync, 8).await;
     }
     if wanted("read") {
         read::reads(2 << 30).await;

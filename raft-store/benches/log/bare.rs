@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::hint::black_box;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -65,6 +65,33 @@ pub(crate) fn append(name: &str, bytes: usize, sync: bool, prewritten: bool) -> 
         if prewritten && at + bytes as u64 > limit {
             at = 0;
         }
+    }
+    report(name, count, count * bytes as u64, &started, &mut latencies)
+}
+
+/// The same past the page cache: what the disk itself does. `bytes` is a multiple of a block.
+pub(crate) fn direct(name: &str, bytes: usize, sync: bool) -> f64 {
+    const FILE: u64 = 4 << 30;
+    const BLOCK: usize = 4096;
+    let dir = directory();
+    let path = dir.path().join("bare");
+    drop(allocated(&path, FILE));
+    let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let mut buffer = vec![0; bytes + BLOCK];
+    let start = buffer.as_ptr().align_offset(BLOCK);
+    buffer[start..start + bytes].copy_from_slice(&pattern(bytes));
+    let mut latencies = Latencies::default();
+    let (mut at, mut count) = (0, 0);
+    let started = Start::now();
+    while started.elapsed() < RUN && at + bytes as u64 <= FILE {
+        let since = Instant::now();
+        file.write_all_at(&buffer[start..start + bytes], at).unwrap();
+        if sync {
+            file.sync_data().unwrap();
+        }
+        latencies.0.push(since.elapsed());
+        count += 1;
+        at += bytes as u64;
     }
     report(name, count, count * bytes as u64, &started, &mut latencies)
 }

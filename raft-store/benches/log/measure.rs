@@ -23,23 +23,43 @@ fn processor_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// When a case began.
-pub(crate) struct Start(Instant, Duration);
+/// When a case began, and how much of the time since does not count.
+pub(crate) struct Start {
+    clock: Instant,
+    processor: Duration,
+    paused: (Duration, Duration),
+}
+
+/// When a pause began.
+pub(crate) struct Pause(Instant, Duration);
 
 impl Start {
     pub(crate) fn now() -> Self {
-        Self(Instant::now(), processor_time())
+        Self { clock: Instant::now(), processor: processor_time(), paused: Default::default() }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
-        self.0.elapsed()
+        self.clock.elapsed() - self.paused.0
+    }
+
+    pub(crate) fn paused(&self) -> Duration {
+        self.paused.0
+    }
+
+    pub(crate) fn pause(&self) -> Pause {
+        Pause(Instant::now(), processor_time())
+    }
+
+    pub(crate) fn resume(&mut self, pause: Pause) {
+        self.paused.0 += pause.0.elapsed();
+        self.paused.1 += processor_time() - pause.1;
     }
 }
 
 /// Prints a line about `count` things of `bytes` bytes together. Returns how many a second.
 pub(crate) fn report(name: &str, count: u64, bytes: u64, start: &Start, latencies: &mut Latencies) -> f64 {
     let seconds = start.elapsed().as_secs_f64();
-    let processor = (processor_time() - start.1).as_secs_f64();
+    let processor = (processor_time() - start.processor - start.paused.1).as_secs_f64();
     println!(
         "{name:<44} {:>9.0} /s {:>6.0} MB/s {:>8.2} cpu us each   us p50 {:>8.1} p99 {:>8.1} worst {:>9.1}",
         count as f64 / seconds,

@@ -6,18 +6,23 @@ use std::time::Instant;
 
 use openraft::RaftLogReader;
 use openraft::storage::RaftLogStorage;
-use raft_store::{FlushMode, LogIndex, LogView, Opened};
+use raft_store::{FlushMode, LogIndex, LogView, Opened, Options};
 
 use crate::measure::{Latencies, Start, report};
 use crate::recovery::fill;
 use crate::support::Config;
 use crate::{RUN, bare, directory, options};
 
+/// Segments so small that most of the log is not mapped.
+fn small(dir: &Path) -> Options {
+    Options { segment_bytes: 128 << 20, ..options(dir, FlushMode::ASYNC) }
+}
+
 /// All of it, over a log of `bytes` bytes.
 pub(crate) async fn reads(bytes: u64) {
     let dir = directory();
-    let count = fill(&options(dir.path(), FlushMode::ASYNC), bytes).await;
-    let Opened { mut storage, view, .. } = raft_store::open::<Config>(options(dir.path(), FlushMode::ASYNC)).unwrap();
+    let count = fill(&small(dir.path()), bytes).await;
+    let Opened { mut storage, view, .. } = raft_store::open::<Config>(small(dir.path())).unwrap();
     // The newest segments are mapped; the first quarter is not.
     for (what, cold, from, to) in [
         ("mapped", false, count * 3 / 4, count),

@@ -11,21 +11,13 @@ use openraft::type_config::TypeConfigExt;
 use raft_store::{FlushMode, LogStorage, Opened, Options, StopClass};
 
 use crate::measure::pattern;
-use crate::support::{self, Config, entry, raft_id};
-use crate::{bare, directory};
+use crate::support::{Config, entry, raft_id};
+use crate::{bare, directory, options};
 
 /// Tells a child which directory to append to until it is killed.
 pub(crate) const CHILD: &str = "BENCH_APPEND_UNTIL_KILLED";
 
 const BYTES: usize = 64 << 10;
-
-/// As in operation: segments of a gibibyte.
-fn usual(dir: &Path) -> Options {
-    let mut options = support::options(dir, FlushMode::ASYNC);
-    options.segment_bytes = 1 << 30;
-    options.tail_bytes = 4 << 20;
-    options
-}
 
 async fn append(storage: &mut LogStorage<Config>, payload: &Bytes, first: u64, end: u64) {
     let (sender, receiver) = Config::oneshot();
@@ -51,7 +43,7 @@ pub(crate) async fn fill(options: &Options, bytes: u64) -> u64 {
 
 /// The child: appends for ever, and says when it has appended something.
 pub(crate) async fn append_until_killed(dir: &Path) {
-    let Opened { mut storage, recovered, .. } = raft_store::open::<Config>(usual(dir)).unwrap();
+    let Opened { mut storage, recovered, .. } = raft_store::open::<Config>(options(dir, FlushMode::ASYNC)).unwrap();
     let payload = Bytes::from(pattern(BYTES));
     let mut next = recovered.last.map_or(0, |last| last.index.get() + 1);
     loop {
@@ -73,7 +65,7 @@ fn kill_while_appending(dir: &Path) {
 
 async fn start(name: &str, dir: &Path, bytes: u64, stop: StopClass) {
     let started = Instant::now();
-    let opened = raft_store::open::<Config>(usual(dir)).unwrap();
+    let opened = raft_store::open::<Config>(options(dir, FlushMode::ASYNC)).unwrap();
     let elapsed = started.elapsed();
     assert_eq!(stop, opened.recovered.stop);
     println!("{name:<44} {:>9.1} ms for {:.1} GiB", elapsed.as_secs_f64() * 1e3, bytes as f64 / f64::from(1 << 30));
@@ -82,7 +74,7 @@ async fn start(name: &str, dir: &Path, bytes: u64, stop: StopClass) {
 
 pub(crate) async fn recovery(bytes: u64) {
     let dir = directory();
-    fill(&usual(dir.path()), bytes).await;
+    fill(&options(dir.path(), FlushMode::ASYNC), bytes).await;
     start("start: after a clean stop", dir.path(), bytes, StopClass::Clean).await;
     bare::make_cold(dir.path());
     start("start: after a clean stop, log not in memory", dir.path(), bytes, StopClass::Clean).await;
