@@ -40,10 +40,16 @@ impl LogIndexMap {
         behind.checked_sub(1).and_then(|at| self.firsts.get(at)).map(|(_, start)| *start)
     }
 
-    /// The first record that starts at or behind `from` and before `to`, both block boundaries.
-    pub(crate) fn first_between(&self, from: u64, to: u64) -> Option<(LogIndex, u32)> {
-        let at = self.firsts.partition_point(|(_, start)| u64::from(*start) < from);
-        self.firsts.get(at).copied().filter(|(_, start)| u64::from(*start) < to)
+    /// The first record that starts in each of the `count` pieces of `bytes` bytes, a multiple of a block.
+    pub(crate) fn first_of_each(&self, bytes: u64, count: u64) -> impl Iterator<Item = Option<(LogIndex, u32)>> {
+        // A piece has as many blocks, so the first of the next one is not further away.
+        let blocks = usize::try_from(bytes / BLOCK_BYTES).expect("a piece has few blocks");
+        let mut left = self.firsts.as_slice();
+        (0..count).map(move |piece| {
+            let near = left.get(..blocks).unwrap_or(left);
+            left = &left[near.partition_point(|(_, start)| u64::from(*start) < piece * bytes)..];
+            left.first().copied().filter(|(_, start)| u64::from(*start) < (piece + 1) * bytes)
+        })
     }
 
     /// Forgets records that start at or behind `offset`.
@@ -70,7 +76,8 @@ mod tests {
         assert_eq!(Some((22, 16384)), at(22));
         assert_eq!(Some(16384), map.offset_at_or_before(20_000));
         assert_eq!(None, map.offset_at_or_before(4095));
-        assert_eq!(Some((LogIndex::new(38), 32768)), map.first_between(32768, 65536));
+        let firsts: Vec<_> = map.first_of_each(32768, 5).map(|first| first.map(|(index, _)| index.get())).collect();
+        assert_eq!(vec![Some(10), Some(38), Some(70), Some(102), None], firsts);
         map.cut(16384);
         assert_eq!(Some((LogIndex::new(10), 4096)), map.at_or_before(LogIndex::new(99)));
     }

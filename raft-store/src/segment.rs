@@ -349,10 +349,8 @@ impl Segment {
         out.put_u32(small(self.offset(content.end) - record::HEADER_BYTES));
         out.put_u32(content.chain);
         out.put_bytes(0, 16);
-        for chunk in 0..chunks(layout) {
-            let first = content.index.first_between(chunk * CHUNK_BYTES, (chunk + 1) * CHUNK_BYTES);
+        for (at, first) in content.index.first_of_each(CHUNK_BYTES, chunks(layout)).enumerate() {
             let (index, offset) = first.unwrap_or_default();
-            let at = usize::try_from(chunk).expect("a segment has few chunks");
             out.put_slice(digests.and_then(|digests| digests.get(at)).unwrap_or(&[0; 32]));
             out.put_u64(index.get());
             out.put_u32(offset);

@@ -362,7 +362,6 @@ impl Writer {
         self.stage.clear();
         self.stage.shrink_to(STAGE_BYTES_MAX);
         self.staged.clear();
-        self.prepare_next();
         Ok(())
     }
 
@@ -427,10 +426,11 @@ impl Writer {
         if must_sync {
             self.flush.answer_held();
             round.into_iter().for_each(|done| done(Ok(())));
-            self.log.cool_old_segments();
         } else {
             self.flush.answer_written(round);
         }
+        // Behind the answers: it may start a thread.
+        self.prepare_next();
     }
 
     fn refuse_round(&mut self) {

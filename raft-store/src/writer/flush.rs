@@ -35,6 +35,8 @@ struct FlushState {
     /// Appends that are written, and whose answer waits for the disk to come closer.
     held: VecDeque<Done>,
     progress_dirty: bool,
+    /// A segment was closed, and the disk has it.
+    rolled: bool,
     stop: bool,
 }
 
@@ -105,6 +107,9 @@ impl Flush {
     }
 
     /// On return everything written before the call is on disk.
+    ///
+    /// The hints are written before anybody is told: a file system that was shut down under the sync refuses that write,
+    /// whatever the sync said.
     pub(super) fn sync(&self) -> Result<()> {
         let mut progress = self.progress.lock();
         self.log.check_latch()?;
@@ -135,6 +140,7 @@ impl Flush {
             // Sealed segments that were synced are done. The newest one may have got more bytes since.
             state.dirty.retain(|segment| Some(segment.base) >= newest && !(clean && Some(segment.base) == newest));
             state.oldest = (!clean).then_some(started);
+            state.rolled |= dirty.len() > 1;
         }
         self.log.note_flushed(end);
         self.note_progress(&mut progress, end, None)
@@ -237,14 +243,18 @@ impl Flush {
                     let old = progress_changed.is_some_and(|since| now - since >= PROGRESS_INTERVAL);
                     let progress = idle_at.is_some_and(|at| at <= now) && (idle || old);
                     last_end = state.flushed_end;
-                    if sync || progress {
-                        break (sync, progress);
+                    let rolled = std::mem::take(&mut state.rolled);
+                    if sync || progress || rolled {
+                        break (sync, progress, rolled);
                     }
                 }
             };
-            let (sync, progress) = due;
+            let (sync, progress, rolled) = due;
             if sync && self.sync().is_ok() {
                 self.answer_held();
+            }
+            if rolled {
+                // Takes long for one that was read a lot, so the writer does not do it.
                 self.log.cool_old_segments();
             }
             if progress {
