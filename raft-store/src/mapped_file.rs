@@ -1,7 +1,7 @@
 //! The only `unsafe` code of the store: mappings, and the few system calls that std lacks.
 //!
-//! A mapping is read, never written: bytes get into the file by `pwrite`, and the kernel keeps both
-//! views the same. A slice of the mapping is handed out only below the *stable mark*, and
+//! A mapping is read, never written: bytes get into the file by `pwrite`, through the page cache or past it, and the
+//! kernel keeps all views the same. A slice of the mapping is handed out only below the *stable mark*, and
 //! [`region`](crate::region), which makes all writes, refuses to touch anything below it. So bytes that
 //! somebody can see through a slice never change. The file is never shortened, so a slice never
 //! outlives its pages; it may be unlinked, since the mapping lives until its last slice is dropped.

@@ -69,6 +69,10 @@ pub struct Options {
     pub flush_lag_max: Duration,
     /// The writer waits for the disk once this many bytes are not flushed.
     pub unflushed_bytes_max: u64,
+    /// What is written at once and is at least so long goes to the disk past the operating system's cache, in
+    /// asynchronous mode what is eight times as long. Shorter than that, a sync takes longer when the bytes do not come
+    /// from the cache, and in asynchronous mode the cache keeps a slow moment of the disk from the appends.
+    pub direct_bytes_min: u64,
     /// What is queued for the writer before `append` waits.
     pub queued_bytes_max: u64,
     /// How many of the newest segments stay mapped.
@@ -130,6 +134,7 @@ impl Options {
             flush_interval: Duration::from_millis(200),
             flush_lag_max: Duration::from_secs(1),
             unflushed_bytes_max: 64 << 20,
+            direct_bytes_min: 64 << 10,
             queued_bytes_max: 256 << 20,
             maps_hot: 4,
             tail_bytes: 4 << 20,

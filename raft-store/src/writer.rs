@@ -1,7 +1,7 @@
 //! The one thread that writes the log, and the group commit.
 //!
 //! Everything that changes the disk is an operation in one queue: appends, votes, truncations,
-//! purges. The writer takes what is waiting, puts neighbouring records into one `pwrite`, syncs once
+//! purges. The writer takes what is waiting, puts neighbouring records into one write, syncs once
 //! for all of them, and answers in order. It is the only place that writes, so "log bytes before the
 //! vote" and "answers for a durable prefix only" are plain program order here.
 //!
@@ -29,7 +29,8 @@ use crate::identity::NodeFile;
 use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::options::{FlushMode, Layout};
 use crate::progress::{Progress, Purged, PurgedFile};
-use crate::record::{Draft, Header, Kind};
+use crate::record::{self, Draft, Header, Kind};
+use crate::region::{Stage, Way};
 use crate::segment::{self, Opening, Segment};
 use crate::segmented_log::{Log, Record};
 use crate::stall::{StallWatch, UnderWay, Watched};
@@ -58,9 +59,8 @@ struct Writer {
     end: LogPosition,
     chain: u32,
     last: Option<LogId>,
-    /// Records laid out for the next `pwrite`, which goes to `stage_at`.
-    stage: Vec<u8>,
-    stage_at: u64,
+    /// Records laid out for the next write.
+    stage: Stage,
     staged: Vec<Header>,
     /// Appends of this round, in order, and whether one of them insists on a sync.
     round: Vec<Done>,
@@ -101,8 +101,7 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start, under_way: A
         end: start.end,
         chain: start.chain,
         last: start.last,
-        stage: Vec::with_capacity(STAGE_BYTES_MAX),
-        stage_at: 0,
+        stage: Stage::new(STAGE_BYTES_MAX),
         staged: Vec::new(),
         round: Vec::new(),
         round_must_sync: false,
@@ -310,23 +309,26 @@ impl Writer {
             chain: self.chain,
             payload: &record.payload,
         };
-        self.put(&draft);
+        self.put(&draft)?;
         self.last = Some(record.id);
         Ok(())
     }
 
-    fn put(&mut self, draft: &Draft<'_>) {
+    fn put(&mut self, draft: &Draft<'_>) -> Result<()> {
         let (header, bytes) = draft.seal(self.segment.seed);
         if self.stage.is_empty() {
-            self.stage_at = self.segment.offset(draft.position);
+            let region = &self.segment.region;
+            self.stage
+                .begin(self.segment.offset(draft.position), |offset, into| region.read(offset, into))
+                .map_err(|e| Error::io("reading", region.path(), e))?;
         }
-        self.stage.extend_from_slice(&bytes);
-        self.stage.extend_from_slice(draft.payload);
-        let padded = self.stage.len().next_multiple_of(64);
-        self.stage.resize(padded, 0);
+        self.stage.put(&bytes);
+        self.stage.put(draft.payload);
+        self.stage.pad(record::ALIGN as usize);
         self.chain = header.payload_crc;
         self.end = header.end();
         self.staged.push(header);
+        Ok(())
     }
 
     /// Writes where the records of a fresh segment start.
@@ -349,9 +351,14 @@ impl Writer {
         if self.staged.is_empty() {
             return Ok(());
         }
+        let direct_bytes_min = match self.log.flush_mode() {
+            FlushMode::Sync => self.log.options.direct_bytes_min,
+            FlushMode::Async { .. } => self.log.options.direct_bytes_min.saturating_mul(8),
+        };
+        let way = if self.stage.len() as u64 >= direct_bytes_min { Way::Direct } else { Way::Cached };
         self.segment
             .region
-            .write(self.stage_at, &self.stage)
+            .append(&mut self.stage, way)
             .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
         self.segment.note_written(&self.staged);
         self.flush.note_written(&self.segment, self.end);
@@ -359,8 +366,7 @@ impl Writer {
         if let Some(last) = last {
             self.log.note_written(last.id.index.next());
         }
-        self.stage.clear();
-        self.stage.shrink_to(STAGE_BYTES_MAX);
+        self.stage.note_written();
         self.staged.clear();
         Ok(())
     }
@@ -381,7 +387,7 @@ impl Writer {
         let last = self.last.expect("a segment is closed only behind an entry");
         self.open_segment(last.index.next())?;
         let pad = Draft::pad(self.end, last, self.chain);
-        self.put(&pad);
+        self.put(&pad)?;
         self.write_stage()?;
         let footer = self.segment.encode_footer(&self.log.layout);
         let footer_at = self.log.layout.segment_bytes - footer.len() as u64;
@@ -399,11 +405,12 @@ impl Writer {
     }
 
     /// Takes a prepared segment into the log.
-    fn add_segment(&self, base: LogPosition) -> Result<Arc<Segment>> {
+    fn add_segment(&mut self, base: LogPosition) -> Result<Arc<Segment>> {
         let region = self.log.preparer.take(base)?;
         region.warm().map_err(|e| Error::io("mapping", region.path(), e))?;
         let segment = Arc::new(Segment::empty(&self.log.layout, base, region));
         self.log.add_segment(Arc::clone(&segment));
+        self.stage.forget();
         Ok(segment)
     }
 
@@ -482,6 +489,7 @@ impl Writer {
         if end >= old_end {
             return Ok(());
         }
+        self.stage.forget();
         // First the intention: from here on a crash cannot bring any of it back.
         self.flush.save_progress(end, Some(end))?;
         let gone = self.log.cut(last, end, chain);

@@ -40,6 +40,7 @@ impl Writer {
             this.log.replace_segment(&segment);
             if this.segment.base == base {
                 this.segment = segment;
+                this.stage.forget();
             }
             Ok(())
         })
