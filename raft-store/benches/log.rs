@@ -1,7 +1,8 @@
 //! What the store reaches, beside the plain system calls that bound it, in one run.
 //!
 //! `cargo bench -p raft-store` runs everything; an argument selects the cases whose name contains it.
-//! `BENCH_DIR` names a directory on the disk to be measured, `BENCH_GIB` the size of the log that is recovered.
+//! `BENCH_DIR` names a directory on the disk to be measured, `BENCH_GIB` the size of the log that is recovered,
+//! `BENCH_DIRECT_BYTES_MIN` another `Options::direct_bytes_min`, so that the ways to the disk can be compared.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program for the terminal")]
 
 #[path = "log/append.rs"]
@@ -26,6 +27,7 @@ use self::append::Pattern;
 
 const RUN: Duration = Duration::from_millis(1000);
 const SIZES: [(&str, usize); 2] = [("1 KiB", 1 << 10), ("64 KiB", 64 << 10)];
+const MIB: f64 = 1048576.0;
 const WRITERS: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 
 fn directory() -> tempfile::TempDir {
@@ -37,9 +39,17 @@ fn directory() -> tempfile::TempDir {
 
 fn options(dir: &Path, flush: FlushMode) -> Options {
     let mut options = support::options(dir, flush);
-    options.segment_bytes = 1 << 30;
-    options.tail_bytes = 4 << 20;
+    let usual = Options::new(dir, support::CLUSTER, 1);
+    options.segment_bytes = usual.segment_bytes;
+    options.direct_bytes_min = number("BENCH_DIRECT_BYTES_MIN").unwrap_or(usual.direct_bytes_min);
+    options.tail_bytes = usual.tail_bytes;
     options
+}
+
+/// A number from the environment.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} = {text} is no number")))
 }
 
 /// The segment files in a directory, in order.
@@ -69,35 +79,44 @@ async fn main() {
 
     if wanted("append: async") {
         bare::append("bare: pwrite + fdatasync 32 MiB, allocated", 32 << 20, true, false);
-        bare::direct("bare: O_DIRECT 1 MiB, allocated", 1 << 20, false);
+        let disk = bare::direct("bare: O_DIRECT 1 MiB, allocated", 1 << 20, false);
         for (size, bytes) in SIZES {
             let copy = bare::copy(&format!("bare: CRC and copy to mapped memory, {size}"), bytes);
-            bare::append(&format!("bare: pwrite {size}, allocated"), bytes, false, false);
+            let pwrite = bare::append(&format!("bare: pwrite {size}, allocated"), bytes, false, false);
             bare::append(&format!("bare: pwrite {size}, written before"), bytes, false, true);
             for writers in WRITERS {
                 for (how, pattern) in [("in bursts", Pattern::Bursts), ("steadily", Pattern::Steady)] {
                     let name = format!("append: async, {size}, {writers} waiting, {how}");
                     let rate = append::append(&name, FlushMode::ASYNC, bytes, writers, pattern).await;
-                    if writers >= 256 && pattern == Pattern::Bursts {
+                    if writers == 1024 && pattern == Pattern::Bursts {
                         compare("CRC and copy", rate, copy, 70.0);
+                        compare("pwrite, allocated", rate, pwrite, 70.0);
+                    }
+                    if writers == 1024 && pattern == Pattern::Steady {
+                        compare("what the disk writes in order", rate * bytes as f64 / MIB, disk, 70.0);
                     }
                 }
             }
         }
     }
     if wanted("append: sync") {
-        let mib = (1 << 20) as f64;
         bare::append("bare: pwrite + fdatasync 8 MiB, allocated", 8 << 20, true, false);
+        bare::direct("bare: O_DIRECT + fdatasync 512 KiB, allocated", 512 << 10, true);
+        bare::direct("bare: O_DIRECT + fdatasync 1 MiB, allocated", 1 << 20, true);
         let most = bare::direct("bare: O_DIRECT 1 MiB, allocated", 1 << 20, false);
         for (size, bytes) in SIZES {
             let one = bare::append(&format!("bare: pwrite + fdatasync {size}, allocated"), bytes, true, false);
             bare::append(&format!("bare: pwrite + fdatasync {size}, written before"), bytes, true, true);
+            let handed = bare::handed_over(&format!("bare: the same on a thread of its own, {size}"), bytes);
             for writers in WRITERS {
                 let name = format!("append: sync, {size}, {writers} waiting");
                 let rate = append::append(&name, FlushMode::Sync, bytes, writers, Pattern::Steady).await;
                 match writers {
-                    1 => compare("pwrite + fdatasync", rate, one, 90.0),
-                    256.. => compare("what the disk writes in order", rate * bytes as f64 / mib, most, 80.0),
+                    1 => {
+                        compare("pwrite + fdatasync", rate, one, 90.0);
+                        compare("the same on a thread of its own", rate, handed, 90.0);
+                    }
+                    256.. => compare("what the disk writes in order", rate * bytes as f64 / MIB, most, 80.0),
                     _ => {}
                 }
             }
@@ -111,7 +130,7 @@ async fn main() {
         read::reads(2 << 30).await;
     }
     if wanted("start") {
-        let gib = std::env::var("BENCH_GIB").ok().map_or(2, |gib| gib.parse().expect("BENCH_GIB is a number"));
-        recovery::recovery(gib << 30).await;
+        // Nearly a whole number of segments, so that the newest two, which are read in full, are full.
+        recovery::recovery((number("BENCH_GIB").unwrap_or(2) << 30) - (64 << 20)).await;
     }
 }

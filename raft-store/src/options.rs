@@ -69,9 +69,8 @@ pub struct Options {
     pub flush_lag_max: Duration,
     /// The writer waits for the disk once this many bytes are not flushed.
     pub unflushed_bytes_max: u64,
-    /// What is written at once and is at least so long goes to the disk past the operating system's cache, in
-    /// asynchronous mode what is eight times as long. Shorter than that, a sync takes longer when the bytes do not come
-    /// from the cache, and in asynchronous mode the cache keeps a slow moment of the disk from the appends.
+    /// In synchronous mode, what is written at once and is at least so long goes to the disk past the operating
+    /// system's cache; a sync of fewer bytes takes longer when they do not come from the cache.
     pub direct_bytes_min: u64,
     /// What is queued for the writer before `append` waits.
     pub queued_bytes_max: u64,

@@ -351,11 +351,9 @@ impl Writer {
         if self.staged.is_empty() {
             return Ok(());
         }
-        let direct_bytes_min = match self.log.flush_mode() {
-            FlushMode::Sync => self.log.options.direct_bytes_min,
-            FlushMode::Async { .. } => self.log.options.direct_bytes_min.saturating_mul(8),
-        };
-        let way = if self.stage.len() as u64 >= direct_bytes_min { Way::Direct } else { Way::Cached };
+        let long = self.stage.len() as u64 >= self.log.options.direct_bytes_min;
+        let direct = long && self.log.flush_mode() == FlushMode::Sync;
+        let way = if direct { Way::Direct } else { Way::Cached };
         self.segment
             .region
             .append(&mut self.stage, way)

@@ -9,7 +9,7 @@ use openraft::type_config::TypeConfigExt;
 use raft_store::{FlushMode, LogEntry, LogStorage, LogView, Opened};
 
 use crate::measure::{Latencies, Start, pattern, report};
-use crate::support::{Config, entry, raft_id};
+use crate::support::{Appending, Config, entry, raft_id};
 use crate::{RUN, directory, options};
 
 /// How long appends go on, in one go or with pauses in which the disk catches up.
@@ -27,13 +27,11 @@ struct Writers {
     storage: LogStorage<Config>,
     view: LogView,
     payload: Bytes,
-    waiting: VecDeque<(Instant, u64, usize, Answer)>,
+    waiting: VecDeque<(Instant, u64, usize, Appending)>,
     in_flight: usize,
     next: u64,
     latencies: Latencies,
 }
-
-type Answer = openraft::alias::OneshotReceiverOf<Config, std::io::Result<()>>;
 
 impl Writers {
     fn open(options: raft_store::Options, bytes: usize) -> Self {
@@ -153,7 +151,8 @@ pub(crate) async fn roll(mode: &str, flush: FlushMode, rolls: u64) {
             tokio::time::sleep(Duration::from_micros(500)).await;
         }
     }
-    for (what, latencies) in [("before a roll", &mut plain), ("with a roll", &mut rolled), ("behind a roll", &mut behind)]
+    for (what, latencies) in
+        [("before a roll", &mut plain), ("with a roll", &mut rolled), ("behind a roll", &mut behind)]
     {
         println!(
             "{:<44} {:>9} appends   us p50 {:>8.1} p90 {:>8.1} p99 {:>8.1} worst {:>9.1}",

@@ -69,7 +69,37 @@ pub(crate) fn append(name: &str, bytes: usize, sync: bool, prewritten: bool) -> 
     report(name, count, count * bytes as u64, &started, &mut latencies)
 }
 
-/// The same past the page cache: what the disk itself does. `bytes` is a multiple of a block.
+/// `pwrite` and `fdatasync` on a thread of their own, asked for and waited for one at a time: what any log does whose
+/// callers must not block. The wake-ups of two threads come on top of the disk.
+pub(crate) fn handed_over(name: &str, bytes: usize) -> f64 {
+    let dir = directory();
+    let file = allocated(&dir.path().join("bare"), 4 << 30);
+    let payload = pattern(bytes);
+    let (ask, asked) = std::sync::mpsc::channel::<u64>();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        for at in asked {
+            file.write_all_at(&payload, at).unwrap();
+            file.sync_data().unwrap();
+            answer.send(()).unwrap();
+        }
+    });
+    let mut latencies = Latencies::default();
+    let mut count = 0;
+    let started = Start::now();
+    while started.elapsed() < RUN {
+        let since = Instant::now();
+        ask.send(count * bytes as u64).unwrap();
+        answered.recv().unwrap();
+        latencies.0.push(since.elapsed());
+        count += 1;
+    }
+    drop(ask);
+    writer.join().unwrap();
+    report(name, count, count * bytes as u64, &started, &mut latencies)
+}
+
+/// Writes past the page cache, and perhaps `fdatasync`: what the disk itself does. `bytes` is a multiple of a block.
 pub(crate) fn direct(name: &str, bytes: usize, sync: bool) -> f64 {
     const FILE: u64 = 4 << 30;
     const BLOCK: usize = 4096;
