@@ -1,8 +1,9 @@
 //! Tells every name server who leads and which topics there are.
 //!
 //! Each name server has a task and a connection of its own, so a dead one delays nobody. A task compares what its name
-//! server has confirmed with what is true now: after a change it sends at once and only the topics that differ, every
-//! 30 s it sends everything, and a lost connection is dialled again each second.
+//! server has confirmed with what is true now: after a change it sends at once and only the topics that changed, every
+//! 30 s it says which version of the topics it has, and a lost connection is dialled again each second. A name server
+//! that does not know that version asks for all topics.
 //!
 //! ```text
 //!  role, topics ---- changed() ----> generation ----> task per name server ---- 103 ----> name server
@@ -14,6 +15,7 @@ mod request;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -98,6 +100,7 @@ impl Registration {
                 handle: handle.clone(),
                 index,
                 connection: None,
+                takes_changes: AtomicBool::new(false),
             };
             tasks.spawn(task.run(handle.stop.clone()));
         }
@@ -195,6 +198,8 @@ struct Task {
     handle: RegistrationHandle,
     index: usize,
     connection: Option<remoting::ConnectionId>,
+    /// Whether it can be told changes: RocketMQ's own name servers cannot.
+    takes_changes: AtomicBool,
 }
 
 impl Task {
@@ -214,7 +219,7 @@ impl Task {
                 () = tokio::time::sleep_until(periodic_at.min(Instant::now() + RETRY_INTERVAL)) => {}
             }
             if Instant::now() >= periodic_at {
-                // Everything again, as if nothing had been confirmed.
+                // A sign of life, and a question whether what was confirmed is still there.
                 self.confirmed.fill(None);
                 periodic_at = Instant::now() + INTERVAL;
             }
@@ -242,9 +247,9 @@ impl Task {
             self.confirmed.fill(None);
         }
         let channel = &self.channel;
-        let cluster = &self.cluster;
+        let (cluster, takes_changes) = (&self.cluster, &self.takes_changes);
         let calls = self.groups.iter().zip(&mut self.confirmed).map(|(group, confirmed)| async move {
-            request::bring_up_to_date(channel, cluster, &group.record(), confirmed, CALL_TIME_MAX).await
+            request::bring_up_to_date(channel, cluster, &**group, confirmed, takes_changes, CALL_TIME_MAX).await
         });
         futures::future::join_all(calls).await.into_iter().collect()
     }

@@ -38,6 +38,7 @@ pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod topic;
+mod topic_log;
 
 #[cfg(test)]
 pub(crate) mod replica_tests;
@@ -46,7 +47,7 @@ mod tests;
 
 pub use command::Command;
 pub use group::GroupConfig;
-pub use reader::{FlushSetting, StateReader};
+pub use reader::{FlushSetting, StateReader, TopicChanges};
 pub use reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 pub use state::{DataVersion, EntryId, Names, QueueLease};
 pub use topic::{TopicConfig, TopicFilter};

@@ -289,7 +289,7 @@ impl Processor {
             } else {
                 RegisterBrokerBody::decode(&request.body)?
             };
-            Some(table(body, header.gantry_base))
+            Some(table(body, header.gantry_base, header.gantry_gone.as_deref()))
         };
         let rank = match header.gantry_node {
             Some(0) => return Err(Refusal::new(ResponseCode::SYSTEM_ERROR, "member numbers begin with 1")),
@@ -310,6 +310,7 @@ impl Processor {
             .filter(|millis| *millis > 0)
             .map_or(self.broker_silent_max, Duration::from_millis);
         let is_master = header.broker_id == 0;
+        let is_ours = header.gantry_node.is_some();
         let registration = Registration {
             cluster: header.cluster_name,
             broker_name: header.broker_name,
@@ -333,8 +334,8 @@ impl Processor {
             answer.ext.write("haServerAddr", &ha_address);
             answer.ext.write("masterAddr", &Some(address));
         }
-        if gantry_whole_table {
-            answer.ext.write("gantryWholeTable", &true);
+        if is_ours {
+            answer.ext.write("gantryWholeTable", &gantry_whole_table);
         }
         if let Some(table) = order {
             answer.body = KvTable { table }.encode();
@@ -420,7 +421,7 @@ fn success(request: &RemotingCommand) -> RemotingCommand {
     RemotingCommand::response_to(request, ResponseCode::SUCCESS)
 }
 
-fn table(body: RegisterBrokerBody, base: Option<i64>) -> Table {
+fn table(body: RegisterBrokerBody, base: Option<i64>, gone: Option<&str>) -> Table {
     let topics = body.topics.topic_config_table.into_values().map(|topic| {
         let queues = Topic {
             read_queue_nums: unsigned(topic.read_queue_nums),
@@ -430,7 +431,8 @@ fn table(body: RegisterBrokerBody, base: Option<i64>) -> Table {
         };
         (topic.topic_name, queues)
     });
-    Table { version: version(&body.topics.data_version), topics: topics.collect(), base }
+    let gone = gone.into_iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
+    Table { version: version(&body.topics.data_version), topics: topics.collect(), gone, base }
 }
 
 fn version(version: &DataVersion) -> Version {

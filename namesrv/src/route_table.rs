@@ -54,6 +54,8 @@ pub(crate) struct Table {
     pub(crate) topics: Vec<(String, Topic)>,
     /// The topics are those that changed since the table with this counter. Only members of a Raft group say so.
     pub(crate) base: Option<i64>,
+    /// Topics deleted since then.
+    pub(crate) gone: Vec<String>,
 }
 
 /// Who registers.
@@ -346,22 +348,30 @@ impl Group {
     }
 
     /// Moves the topics forward; false when the table is an increment that does not fit.
+    ///
+    /// Versions with the same counter and time are the same table, whoever led when it was told.
     fn take_table(&mut self, term: u64, table: Table) -> bool {
-        let known = self.version.map(|(term, version)| (term, version.counter));
-        let told = (term, table.version.counter);
-        match table.base {
-            None if known.is_none_or(|known| told > known) => {
-                self.topics = table.topics.into_iter().collect();
+        let told = table.version;
+        match (table.base, self.version) {
+            // Late: it was overtaken.
+            (_, Some((known_term, known))) if (term, told.counter) < (known_term, known.counter) => return true,
+            (None, Some((known_term, known))) if (term, told.counter) == (known_term, known.counter) => return true,
+            (None, _) => self.topics = table.topics.into_iter().collect(),
+            (Some(_), None) => return false,
+            (Some(base), Some((_, known))) => {
+                let is_known = (told.counter, told.timestamp) == (known.counter, known.timestamp);
+                if !is_known && (base != known.counter || told.counter == base) {
+                    return false;
+                }
+                if !is_known {
+                    for topic in &table.gone {
+                        self.topics.remove(topic);
+                    }
+                    self.topics.extend(table.topics);
+                }
             }
-            None => return true,
-            Some(base) => match known {
-                Some((_, counter)) if table.version.counter <= counter => return true,
-                Some((_, counter)) if base == counter => self.topics.extend(table.topics),
-                _ => return false,
-            },
         }
-        let term = term.max(known.map_or(0, |(term, _)| term));
-        self.version = Some((term, table.version));
+        self.version = Some((term, told));
         true
     }
 

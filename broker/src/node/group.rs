@@ -31,7 +31,7 @@ use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::retention::GroupRetention;
 use crate::sequencer::{Sequencer, SequencerOptions};
 use crate::state_machine::command::{COMMAND_MAGIC, starts_sync};
-use crate::state_machine::{StateMachine, StateReader, StoreControl};
+use crate::state_machine::{StateMachine, StateReader, StoreControl, TopicChanges, TopicConfig};
 use crate::store::{MessageStore, Replay, ReplayProgress, StoreOptions};
 
 /// Orders to a replica that wait; an operator gives one at a time.
@@ -665,7 +665,6 @@ impl RegisteredGroup for NodeGroup {
             leads: false,
             term: 0,
             leader: None,
-            topics: Vec::new(),
             version: Default::default(),
         };
         let Some(running) = self.running() else { return record };
@@ -675,14 +674,20 @@ impl RegisteredGroup for NodeGroup {
             Role::Leader { ready: true, .. } => {
                 record.leads = true;
                 record.leader = Some(running.node_id());
-                // The version first: topics that are newer than it are sent again with the next one.
                 record.version = running.state.topic_version();
-                record.topics = running.state.topics();
             }
             Role::Leader { ready: false, .. } => {}
             Role::Follower { leader, .. } => record.leader = leader.map(|(id, _)| id),
         }
         record
+    }
+
+    fn topics(&self) -> Option<Vec<Arc<TopicConfig>>> {
+        Some(self.running()?.state.topics())
+    }
+
+    fn topic_changes(&self, counter: u64) -> Option<TopicChanges> {
+        self.running()?.state.topic_changes(counter)
     }
 }
 

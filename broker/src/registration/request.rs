@@ -1,21 +1,30 @@
 //! One group's registration with one name server: what to send, and what the answer means.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use protocol::body::{self, RegisterBrokerBody, TopicConfigTable};
 use protocol::header::{BrokerIdentityRequest, RegisterBrokerRequest, RegisterBrokerResponse};
-use protocol::{RemotingCommand, RequestCode};
+use protocol::{RemotingCommand, RequestCode, TopicName};
 use remoting::Channel;
 
-use crate::state_machine::{DataVersion, TopicConfig, TopicFilter};
+use crate::state_machine::{DataVersion, TopicChanges, TopicConfig, TopicFilter};
+
+/// Deleted topics named in one request: with names of full length a quarter of the longest header.
+const GONE_MAX: usize = 512;
 
 /// A group of this node, asked at every registration.
 pub trait RegisteredGroup: Send + Sync + 'static {
     /// What is true now.
     fn record(&self) -> GroupRecord;
+
+    /// All topics, by name; none if the group does not run.
+    fn topics(&self) -> Option<Vec<Arc<TopicConfig>>>;
+
+    /// What changed since the table with this counter; none if that is not known.
+    fn topic_changes(&self, counter: u64) -> Option<TopicChanges>;
 }
 
 /// What a name server is told about one replica.
@@ -33,9 +42,7 @@ pub struct GroupRecord {
     pub term: u64,
     /// Who leads in that term, if known.
     pub leader: Option<u64>,
-    /// The group's topics, by name. Only a leader's are sent.
-    pub topics: Vec<Arc<TopicConfig>>,
-    /// State of the topics.
+    /// Version of the group's topics. Only a leader's are sent.
     pub version: DataVersion,
 }
 
@@ -46,19 +53,11 @@ pub(super) struct Confirmed {
     term: u64,
     leader: Option<u64>,
     version: DataVersion,
-    topics: Vec<Arc<TopicConfig>>,
 }
 
 impl Confirmed {
     fn of(record: &GroupRecord) -> Self {
-        Self {
-            leads: record.leads,
-            term: record.term,
-            leader: record.leader,
-            version: record.version,
-            // A follower's topics are not sent, so they are not confirmed either.
-            topics: if record.leads { record.topics.clone() } else { Vec::new() },
-        }
+        Self { leads: record.leads, term: record.term, leader: record.leader, version: record.version }
     }
 
     fn is(&self, record: &GroupRecord) -> bool {
@@ -67,63 +66,72 @@ impl Confirmed {
     }
 }
 
-/// Which topics a request carries.
+/// What a request says of topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Content {
-    Whole,
-    /// Those that are new or differ from the table with this counter.
-    Changed {
-        base: u64,
-        topics: Vec<Arc<TopicConfig>>,
-    },
+    /// All that there are.
+    Whole(Vec<Arc<TopicConfig>>),
+    /// What happened to the table with this counter. With the counter of now, and no changes, it asks whether the name
+    /// server knows the table.
+    Changed { base: u64, changes: TopicChanges },
 }
 
-/// What is needed to bring a name server from `confirmed` to `record`; nothing if it is there.
-fn content(record: &GroupRecord, confirmed: Option<&Confirmed>) -> Option<Content> {
-    let Some(confirmed) = confirmed else { return Some(Content::Whole) };
-    if confirmed.is(record) {
-        return None;
+/// What brings a name server from `confirmed` to `record`, unless the name server finds that it needs everything.
+///
+/// One that does not say that it takes changes, as RocketMQ's own, is always told everything.
+fn content(
+    group: &dyn RegisteredGroup,
+    record: &GroupRecord,
+    confirmed: Option<&Confirmed>,
+    takes_changes: bool,
+) -> Result<Content, String> {
+    if !record.leads {
+        // What a follower knows may be old: it says that it is there.
+        return Ok(Content::Whole(Vec::new()));
     }
-    // An increment cannot say that a topic is gone, and it needs a table of the same leadership to stand on.
-    if !record.leads || !confirmed.leads || confirmed.term != record.term {
-        return Some(Content::Whole);
+    if !takes_changes {
+        return whole(group);
     }
-    let old: BTreeMap<&str, &Arc<TopicConfig>> =
-        confirmed.topics.iter().map(|topic| (topic.name.as_str(), topic)).collect();
-    let mut kept = 0;
-    let mut changed = Vec::new();
-    for topic in &record.topics {
-        let known = old.get(topic.name.as_str());
-        kept += usize::from(known.is_some());
-        if known.is_none_or(|known| !Arc::ptr_eq(known, topic) && ***known != **topic) {
-            changed.push(Arc::clone(topic));
+    let unchanged = Content::Changed { base: record.version.counter, changes: TopicChanges::default() };
+    Ok(match confirmed {
+        Some(confirmed) if confirmed.leads && confirmed.term == record.term => {
+            let base = confirmed.version.counter;
+            let changes = group.topic_changes(base).filter(|changes| changes.gone.len() <= GONE_MAX);
+            changes.map_or(unchanged, |changes| Content::Changed { base, changes })
         }
-    }
-    if kept < old.len() {
-        return Some(Content::Whole);
-    }
-    Some(Content::Changed { base: confirmed.version.counter, topics: changed })
+        // Another leader, or this one on another connection, may have told it everything.
+        _ => unchanged,
+    })
 }
 
-/// Sends what is needed, and notes what was confirmed.
+fn whole(group: &dyn RegisteredGroup) -> Result<Content, String> {
+    Ok(Content::Whole(group.topics().ok_or("the group has stopped")?))
+}
+
+/// Sends what is needed, if anything is, and notes what was confirmed.
 pub(super) async fn bring_up_to_date(
     channel: &Channel,
     cluster: &str,
-    record: &GroupRecord,
+    group: &dyn RegisteredGroup,
     confirmed: &mut Option<Confirmed>,
+    takes_changes: &AtomicBool,
     limit: Duration,
 ) -> Result<(), String> {
-    let Some(content) = content(record, confirmed.as_ref()) else { return Ok(()) };
-    let whole = content == Content::Whole;
-    *confirmed = None;
-    let mut answer = call(channel, register(cluster, record, &content), limit).await?;
-    if !whole && answer.gantry_whole_table {
-        answer = call(channel, register(cluster, record, &Content::Whole), limit).await?;
+    // Topics are read after their version: those that are newer than it are sent again with the next one.
+    let record = group.record();
+    if confirmed.as_ref().is_some_and(|confirmed| confirmed.is(&record)) {
+        return Ok(());
     }
-    if answer.gantry_whole_table {
+    let content = content(group, &record, confirmed.take().as_ref(), takes_changes.load(Ordering::Relaxed))?;
+    let mut answer = call(channel, register(cluster, &record, &content), limit).await?;
+    if answer.gantry_whole_table == Some(true) && matches!(content, Content::Changed { .. }) {
+        answer = call(channel, register(cluster, &record, &whole(group)?), limit).await?;
+    }
+    takes_changes.store(answer.gantry_whole_table.is_some(), Ordering::Relaxed);
+    if answer.gantry_whole_table == Some(true) {
         return Err("the name server asks for the whole table again and again".to_owned());
     }
-    *confirmed = Some(Confirmed::of(record));
+    *confirmed = Some(Confirmed::of(&record));
     Ok(())
 }
 
@@ -136,11 +144,11 @@ async fn call(channel: &Channel, request: RemotingCommand, limit: Duration) -> R
 }
 
 fn register(cluster: &str, record: &GroupRecord, content: &Content) -> RemotingCommand {
-    let topics: &[Arc<TopicConfig>] = match content {
-        Content::Whole if record.leads => &record.topics,
-        Content::Whole => &[],
-        Content::Changed { topics, .. } => topics,
+    let (topics, base, gone): (_, _, &[TopicName]) = match content {
+        Content::Whole(topics) => (topics, None, &[]),
+        Content::Changed { base, changes } => (&changes.put, Some(saturating_i64(*base)), &changes.gone),
     };
+    let gone: Vec<&str> = gone.iter().map(TopicName::as_str).collect();
     let body = RegisterBrokerBody {
         filter_server_list: Vec::new(),
         topics: TopicConfigTable {
@@ -167,10 +175,8 @@ fn register(cluster: &str, record: &GroupRecord, content: &Content) -> RemotingC
         gantry_term: Some(record.term),
         gantry_node: Some(record.id),
         gantry_leader: Some(record.leader.unwrap_or(0)),
-        gantry_base: match content {
-            Content::Whole => None,
-            Content::Changed { base, .. } => Some(saturating_i64(*base)),
-        },
+        gantry_base: base,
+        gantry_gone: (!gone.is_empty()).then(|| gone.join(",")),
     };
     let mut request = RemotingCommand::request(RequestCode::REGISTER_BROKER).with_body(body);
     header.encode_into(&mut request.ext);
@@ -218,15 +224,30 @@ fn wire(topic: &TopicConfig) -> body::TopicConfig {
 
 #[cfg(test)]
 mod tests {
-    use protocol::TopicName;
-
     use super::*;
 
     fn topic(name: &str, queues: u32) -> Arc<TopicConfig> {
         Arc::new(TopicConfig::new(TopicName::parse(name).unwrap(), queues, 6))
     }
 
-    fn record(counter: u64, topics: &[&Arc<TopicConfig>]) -> GroupRecord {
+    /// A group whose table with counter 7 was changed.
+    struct Group(TopicChanges);
+
+    impl RegisteredGroup for Group {
+        fn record(&self) -> GroupRecord {
+            record(9)
+        }
+
+        fn topics(&self) -> Option<Vec<Arc<TopicConfig>>> {
+            Some(vec![topic("all", 1)])
+        }
+
+        fn topic_changes(&self, counter: u64) -> Option<TopicChanges> {
+            (counter == 7).then(|| self.0.clone())
+        }
+    }
+
+    fn record(counter: u64) -> GroupRecord {
         GroupRecord {
             name: "broker-a".to_owned(),
             client_addr: "127.0.0.1:10911".parse().unwrap(),
@@ -234,45 +255,59 @@ mod tests {
             leads: true,
             term: 5,
             leader: Some(2),
-            topics: topics.iter().map(|&topic| Arc::clone(topic)).collect(),
             version: DataVersion { counter, stamped_ms: 1 },
         }
     }
 
     #[test]
-    fn only_changed_topics_are_sent() {
-        let (a, b, b2, c) = (topic("a", 1), topic("b", 1), topic("b", 2), topic("c", 1));
-        let before = Confirmed::of(&record(7, &[&a, &b]));
-        assert_eq!(content(&record(7, &[&a, &b]), None), Some(Content::Whole));
-        assert_eq!(content(&record(7, &[&a, &b]), Some(&before)), None);
-        let changed = content(&record(9, &[&a, &b2, &c]), Some(&before));
-        assert_eq!(changed, Some(Content::Changed { base: 7, topics: vec![b2, c] }));
+    fn only_what_changed_is_sent_and_after_a_change_of_leader_nothing() {
+        let changes = TopicChanges { put: vec![topic("a", 2)], gone: vec![TopicName::parse("b").unwrap()] };
+        let group = Group(changes.clone());
+        let now = record(9);
+        let unchanged = Ok(Content::Changed { base: 9, changes: TopicChanges::default() });
+        let since_7 = Content::Changed { base: 7, changes };
+        let confirmed = |counter| Confirmed::of(&record(counter));
+        assert_eq!(content(&group, &now, Some(&confirmed(7)), true), Ok(since_7));
+        // The changes since 6 are not known any more: the name server will ask for everything.
+        assert_eq!(content(&group, &now, Some(&confirmed(6)), true), unchanged);
+        assert_eq!(content(&group, &now, None, true), unchanged);
+        let other_term = Confirmed { term: 4, ..confirmed(7) };
+        assert_eq!(content(&group, &now, Some(&other_term), true), unchanged);
+        let follower = Confirmed { leads: false, ..confirmed(7) };
+        assert_eq!(content(&group, &now, Some(&follower), true), unchanged);
+        let too_many = vec![TopicName::parse("b").unwrap(); GONE_MAX + 1];
+        let group = Group(TopicChanges { put: Vec::new(), gone: too_many });
+        assert_eq!(content(&group, &now, Some(&confirmed(7)), true), unchanged);
+        // One that takes no changes gets everything, each time.
+        assert_eq!(content(&group, &now, Some(&confirmed(7)), false), Ok(Content::Whole(vec![topic("all", 1)])));
     }
 
     #[test]
-    fn what_an_increment_cannot_say_sends_everything() {
-        let (a, b) = (topic("a", 1), topic("b", 1));
-        let before = Confirmed::of(&record(7, &[&a, &b]));
-        assert_eq!(content(&record(8, &[&a]), Some(&before)), Some(Content::Whole));
-        let later_term = GroupRecord { term: 6, ..record(7, &[&a, &b]) };
-        assert_eq!(content(&later_term, Some(&before)), Some(Content::Whole));
-        let follower = GroupRecord { leads: false, leader: Some(1), ..record(7, &[&a, &b]) };
-        assert_eq!(content(&follower, Some(&before)), Some(Content::Whole));
-        assert_eq!(content(&record(7, &[&a, &b]), Some(&Confirmed::of(&follower))), Some(Content::Whole));
+    fn a_request_names_what_is_put_and_what_is_gone() {
+        let gone = vec![TopicName::parse("b").unwrap(), TopicName::parse("c").unwrap()];
+        let changes = TopicChanges { put: vec![topic("a", 2)], gone };
+        let request = register("DefaultCluster", &record(9), &Content::Changed { base: 7, changes });
+        assert_eq!(request.ext.get("brokerId"), Some("0"));
+        assert_eq!(request.ext.get("gantryBase"), Some("7"));
+        assert_eq!(request.ext.get("gantryGone"), Some("b,c"));
+        let body = RegisterBrokerBody::decode(&request.body).unwrap();
+        assert_eq!(body.topics.data_version.counter, 9);
+        assert_eq!(body.topics.topic_config_table.keys().collect::<Vec<_>>(), ["a"]);
+        let whole = register("DefaultCluster", &record(9), &Content::Whole(vec![topic("a", 2)]));
+        assert_eq!((whole.ext.get("gantryBase"), whole.ext.get("gantryGone")), (None, None));
     }
 
     #[test]
     fn a_follower_says_nothing_of_topics_and_keeps_its_number() {
-        let follower = GroupRecord { leads: false, leader: Some(1), ..record(7, &[&topic("a", 1)]) };
-        let request = register("DefaultCluster", &follower, &Content::Whole);
+        let group = Group(TopicChanges::default());
+        let follower = GroupRecord { leads: false, leader: Some(1), ..record(7) };
+        let content = content(&group, &follower, Some(&Confirmed::of(&record(7))), true).unwrap();
+        let request = register("DefaultCluster", &follower, &content);
         assert_eq!(request.ext.get("brokerId"), Some("2"));
         assert_eq!(request.ext.get("gantryLeader"), Some("1"));
         let body = RegisterBrokerBody::decode(&request.body).unwrap();
         assert!(body.topics.topic_config_table.is_empty());
         // Its topics may change without a word.
-        let confirmed = Confirmed::of(&follower);
-        let changed = GroupRecord { version: DataVersion { counter: 9, stamped_ms: 2 }, ..follower };
-        assert_eq!(content(&changed, Some(&confirmed)), None);
-        assert_eq!(register("c", &record(1, &[]), &Content::Whole).ext.get("brokerId"), Some("0"));
+        assert!(Confirmed::of(&follower).is(&GroupRecord { version: record(9).version, ..follower }));
     }
 }

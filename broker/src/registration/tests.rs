@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-use crate::state_machine::{DataVersion, TopicConfig};
+use crate::state_machine::{DataVersion, TopicChanges, TopicConfig};
 
 /// A name server that confirms everything and tells the test what it was asked.
 struct NameServer(mpsc::Sender<RemotingCommand>);
@@ -28,25 +28,36 @@ fn name_server() -> (SocketAddr, mpsc::Receiver<RemotingCommand>, ServerHandle) 
     (addr, requests, server)
 }
 
-struct Group(Mutex<GroupRecord>);
+struct Group {
+    record: Mutex<GroupRecord>,
+    topics: Mutex<Vec<Arc<TopicConfig>>>,
+}
 
 impl RegisteredGroup for Group {
     fn record(&self) -> GroupRecord {
-        self.0.lock().clone()
+        self.record.lock().clone()
+    }
+
+    fn topics(&self) -> Option<Vec<Arc<TopicConfig>>> {
+        Some(self.topics.lock().clone())
+    }
+
+    fn topic_changes(&self, _counter: u64) -> Option<TopicChanges> {
+        Some(TopicChanges::default())
     }
 }
 
 fn group() -> Arc<Group> {
-    Arc::new(Group(Mutex::new(GroupRecord {
+    let record = GroupRecord {
         name: "broker-a".to_owned(),
         client_addr: "127.0.0.1:10911".parse().unwrap(),
         id: 1,
         leads: false,
         term: 3,
         leader: Some(2),
-        topics: Vec::new(),
         version: DataVersion::default(),
-    })))
+    };
+    Arc::new(Group { record: Mutex::new(record), topics: Mutex::default() })
 }
 
 fn start(name_servers: Vec<String>, group: &Arc<Group>) -> Registration {
@@ -68,11 +79,11 @@ async fn a_change_is_told_at_once_and_a_dead_name_server_delays_nobody() {
     assert_eq!(first.ext.get("brokerId"), Some("1"));
 
     {
-        let mut record = group.0.lock();
+        let mut record = group.record.lock();
         record.leads = true;
         record.leader = Some(1);
         record.term = 4;
-        record.topics = vec![Arc::new(TopicConfig::new(TopicName::parse("t").unwrap(), 4, 6))];
+        *group.topics.lock() = vec![Arc::new(TopicConfig::new(TopicName::parse("t").unwrap(), 4, 6))];
         record.version.counter = 1;
     }
     handle.changed();

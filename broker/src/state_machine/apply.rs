@@ -253,6 +253,7 @@ impl State {
                         !locks.is_empty()
                     });
                     registry.topic_version.bump(stamped_ms);
+                    registry.topic_log.note(registry.topic_version.counter, topic);
                     Ok(CommandReply::Done)
                 }
             },
@@ -549,6 +550,7 @@ fn put_topics(
         created.push(new);
         if new || mode == PutMode::Replace {
             counters.put(&topic.name, topic.queues(), index);
+            registry.topic_log.note(registry.topic_version.counter + 1, topic.name.clone());
             registry.topics.insert(topic.name.clone(), Arc::new(topic));
             changed = true;
         }

@@ -23,6 +23,15 @@ pub struct FlushSetting {
     pub said_at: u64,
 }
 
+/// What became of some topics, each named once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicChanges {
+    /// New, or another configuration.
+    pub put: Vec<Arc<TopicConfig>>,
+    /// Deleted.
+    pub gone: Vec<TopicName>,
+}
+
 /// A shared view of the state. Cheap to clone, never stale by more than the entry being applied.
 ///
 /// No call holds a lock on return, and none of them waits for a pack of messages. What is read is as of the last entry
@@ -72,6 +81,19 @@ impl StateReader {
         let mut all: Vec<_> = self.registry.read().topics.values().cloned().collect();
         all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// What happened to the topics since their table had this counter; none if that is too long ago to be known.
+    pub fn topic_changes(&self, counter: u64) -> Option<TopicChanges> {
+        let registry = self.registry.read();
+        let mut changes = TopicChanges::default();
+        for topic in registry.topic_log.since(counter)? {
+            match registry.topics.get(topic) {
+                Some(config) => changes.put.push(Arc::clone(config)),
+                None => changes.gone.push(topic.clone()),
+            }
+        }
+        Some(changes)
     }
 
     /// How many topics there are.

@@ -24,6 +24,7 @@ use super::state::{
     Counters, DataVersion, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicOffsets,
 };
 use super::topic::TopicConfig;
+use super::topic_log::TopicLog;
 
 const MAGIC: [u8; 8] = *b"GNTRYCKP";
 const VERSION: u32 = 3;
@@ -195,6 +196,7 @@ impl Image {
             names: self.names.clone().map(Arc::new),
             topics: self.topics.iter().map(|topic| (topic.name.clone(), Arc::new(topic.clone()))).collect(),
             topic_version: self.topic_version,
+            topic_log: TopicLog::behind(self.topic_version.counter),
             groups: self.groups.iter().map(|group| (group.name.clone(), Arc::new(group.clone()))).collect(),
             group_version: self.group_version,
             offsets: self.offsets.clone(),

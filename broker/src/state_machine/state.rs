@@ -16,6 +16,7 @@ use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::Halves;
 use super::topic::TopicConfig;
+use super::topic_log::TopicLog;
 
 /// Term and index of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -78,6 +79,7 @@ pub(crate) struct Registry {
     pub(crate) names: Option<Arc<Names>>,
     pub(crate) topics: HashMap<TopicName, Arc<TopicConfig>>,
     pub(crate) topic_version: DataVersion,
+    pub(crate) topic_log: TopicLog,
     pub(crate) groups: HashMap<GroupName, Arc<GroupConfig>>,
     pub(crate) group_version: DataVersion,
     pub(crate) offsets: BTreeMap<GroupName, TopicOffsets>,

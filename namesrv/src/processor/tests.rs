@@ -105,6 +105,7 @@ fn register(member: u64, term: u64, leader: u64, counter: i64, topics: &[(&str, 
         gantry_node: Some(member),
         gantry_leader: Some(leader),
         gantry_base: None,
+        gantry_gone: None,
     }
     .encode_into(&mut request.ext);
     let topics = topics.iter().map(|(name, queues)| ((*name).to_owned(), TopicConfig::new(name, *queues, 6)));
@@ -138,21 +139,21 @@ fn raft_group_is_routed_to_its_leader_and_all_its_replicas() {
         &processor,
         &register(1, 7, 2, 3, &[("T", 4)]),
         expect![[r#"
-            0 - [haServerAddr=10.0.0.1:10912 masterAddr=10.0.0.1:10911]
+            0 - [haServerAddr=10.0.0.1:10912 masterAddr=10.0.0.1:10911 gantryWholeTable=false]
         "#]],
     );
     check(
         &processor,
         &register(2, 7, 2, 3, &[("T", 4), ("C", 1)]),
         expect![[r#"
-            0 - []
+            0 - [gantryWholeTable=false]
         "#]],
     );
     check(
         &processor,
         &register(3, 7, 2, 3, &[]),
         expect![[r#"
-            0 - [haServerAddr=10.0.0.2:10912 masterAddr=10.0.0.2:10911]
+            0 - [haServerAddr=10.0.0.2:10912 masterAddr=10.0.0.2:10911 gantryWholeTable=false]
         "#]],
     );
     check(
@@ -221,8 +222,8 @@ fn order_conf_of_a_topic_is_in_its_route_and_in_answers_to_brokers() {
         &processor,
         &register(1, 1, 1, 1, &[("T", 4)]),
         expect![[r#"
-        0 - [] {"table":{"T":"broker-a:4"}}
-    "#]],
+            0 - [gantryWholeTable=false] {"table":{"T":"broker-a:4"}}
+        "#]],
     );
     let route = ask(&processor, &get(RequestCode::GET_ROUTEINFO_BY_TOPIC, &[("topic", "T")]));
     assert!(body(&route).contains(r#""orderTopicConf":"broker-a:4","#), "{}", body(&route));

@@ -1,8 +1,9 @@
 //! Scripts of registrations against what a client would see.
 //!
 //! `1@a t5 l1 v3 T:4 U:8` member 1 at address a knows that member 1 leads in term 5 and has table 3 with topics T, U.
-//! `+v2` in front of the version makes it an increment on table 2; `l-` is no leader; no version is no table.
-//! `p0@a v3 T:4` is a plain broker with id 0, `s7` its state version. `#9` names the connection.
+//! `+v2` in front of the version makes it an increment on table 2, and `-T` behind it says that T is gone; `l-` is no
+//! leader; no version is no table.
+//! `@9` in front of the version is its time. `p0@a v3 T:4` is a plain broker with id 0, `s7` its state version. `#9` names the connection.
 
 use std::fmt::Write;
 
@@ -48,7 +49,7 @@ impl World {
         };
         let mut table: Option<Table> = None;
         let mut base = None;
-        let mut state_version = 0;
+        let (mut state_version, mut timestamp) = (0, 0);
         let mut connection = None;
         for word in &words[1..] {
             let (first, rest) = word.split_at(1);
@@ -56,12 +57,14 @@ impl World {
                 ("t", Rank::Member { term, .. }) => *term = rest.parse().unwrap(),
                 ("l", Rank::Member { leader, .. }) => *leader = rest.parse().ok(),
                 ("#", _) => connection = Some(rest.parse().unwrap()),
+                ("@", _) => timestamp = rest.parse().unwrap(),
                 ("s", _) => state_version = rest.parse().unwrap(),
                 ("+", _) => base = Some(rest[1..].parse().unwrap()),
                 ("v", _) => {
-                    let version = Version { counter: rest.parse().unwrap(), state_version, timestamp: 0 };
-                    table = Some(Table { version, topics: Vec::new(), base });
+                    let version = Version { counter: rest.parse().unwrap(), state_version, timestamp };
+                    table = Some(Table { version, topics: Vec::new(), gone: Vec::new(), base });
                 }
+                ("-", _) => table.as_mut().unwrap().gone.push(rest.to_owned()),
                 _ => {
                     let (name, queues) = word.split_once(':').unwrap();
                     let queues = queues.parse().unwrap();
@@ -299,6 +302,45 @@ fn increment_is_taken_only_on_the_table_it_was_made_for() {
             b 0=a T:4/6 U:8/6
             whole table wanted
             b 0=a T:4/6 U:8/6
+        "#]],
+    );
+}
+
+#[test]
+fn increment_takes_topics_away() {
+    check(
+        "1@a t5 l1 v1 T:4 U:4; 1@a t5 l1 +v1 v3 -T -X V:2; show",
+        expect![[r#"
+            b 0=a U:4/6 V:2/6
+        "#]],
+    );
+}
+
+#[test]
+fn table_that_did_not_change_is_not_sent_again_and_one_that_is_not_known_is_wanted() {
+    // A sign of life; a new leader with the same table; one whose table is not known; one that lost a change.
+    check(
+        "1@a t5 l1 v3 T:4; 1@a t5 l1 +v3 v3; show; 2@b t6 l2 +v3 v3; show; 2@b t6 l2 +v5 v5; show; \
+         1@a t7 l1 +v2 v2; 1@a t7 l1 v2 U:4; show; 1@a t7 l1 +v2 v2; 1@a t7 l1 +v1 v1; show",
+        expect![[r#"
+            b 0=a T:4/6
+            b 0=b 1=a T:4/6
+            whole table wanted
+            b 0=b 1=a T:4/6
+            whole table wanted
+            b 0=a 2=b U:4/6
+            b 0=a 2=b U:4/6
+        "#]],
+    );
+}
+
+#[test]
+fn tables_with_one_counter_and_different_times_are_different() {
+    check(
+        "1@a t5 l1 v3 T:4; 2@b t6 l2 +v3 @9 v3; 2@b t6 l2 @9 v3 U:4; show",
+        expect![[r#"
+            whole table wanted
+            b 0=b 1=a U:4/6
         "#]],
     );
 }

@@ -113,16 +113,18 @@ header! {
         compressed: bool = "compressed", default false;
         /// CRC-32 of the body without its sign bit; 0: not checked.
         body_crc32: i32 = "bodyCrc32", default 0;
-        /// The latest Raft term in which `gantryLeader` led, by the sender's knowledge. The four fields from here on are ours
+        /// The latest Raft term in which `gantryLeader` led, by the sender's knowledge. The five fields from here on are ours
         /// alone: RocketMQ's brokers do not send them and its name servers ignore them.
         gantry_term: Option<u64> = "gantryTerm";
         /// The sender's member number in its group, at least 1 and the same for ever: its id in routes while it does not lead.
         gantry_node: Option<u64> = "gantryNode";
         /// The member that leads in `gantryTerm`; 0: the sender knows of no leader yet.
         gantry_leader: Option<u64> = "gantryLeader";
-        /// The body holds only topics added or changed since the table with this counter; absent: it holds the whole table, as it
-        /// must after a deletion.
+        /// The body holds only topics added or changed since the table with this counter; absent: it holds the whole table.
+        /// The counter of the body's own version, and no topics: nothing has changed, and the sender asks whether it is known.
         gantry_base: Option<i64> = "gantryBase";
+        /// Names, separated by commas, of topics deleted since the table that `gantryBase` names.
+        gantry_gone: Option<String> = "gantryGone";
     }
 }
 
@@ -133,8 +135,9 @@ header! {
         ha_server_addr: Option<String> = "haServerAddr";
         /// Address of id 0.
         master_addr: Option<String> = "masterAddr";
-        /// The name server does not know the table that `gantryBase` names: register with the whole table now.
-        gantry_whole_table: bool = "gantryWholeTable", default false;
+        /// True: the name server does not know the table that `gantryBase` names: register with the whole table now. A name
+        /// server that does not understand `gantryBase` does not answer with this field.
+        gantry_whole_table: Option<bool> = "gantryWholeTable";
     }
 }
 
