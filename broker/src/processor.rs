@@ -65,6 +65,7 @@ use crate::disk::DiskState;
 use crate::forward::{Patience, Place, Source};
 use crate::peer::{CopyHandler, ForwardHandler, ForwardReply, PeerHub};
 use crate::pull_hold::{HoldLimits, PullHold};
+use crate::queue_lock::LeaseClock;
 use crate::raft::GroupRaft;
 use crate::sequencer::Sequencer;
 use crate::state_machine::{StateMachine, StateReader};
@@ -174,6 +175,8 @@ pub(crate) struct Shared {
     pub(crate) creating: Mutex<std::collections::HashSet<GroupName>>,
     /// The latest store time given out: messages of one leader never go back in time.
     last_store_ms: AtomicI64,
+    /// By which the leases of queues end.
+    pub(crate) lease_clock: LeaseClock,
     next_queue: AtomicU32,
     key_instance: u32,
     key_counter: AtomicU16,
@@ -213,6 +216,7 @@ impl Group {
             place,
             creating: Mutex::default(),
             last_store_ms: AtomicI64::new(0),
+            lease_clock: LeaseClock::new(now.wall_ms, now.instant),
             next_queue: AtomicU32::new(rand::random()),
             key_instance: rand::random(),
             key_counter: AtomicU16::new(0),
@@ -449,6 +453,11 @@ impl Group {
     pub(crate) fn stamp_ms(&self) -> i64 {
         let now_ms = now().wall_ms;
         self.0.last_store_ms.fetch_max(now_ms, Ordering::Relaxed).max(now_ms)
+    }
+
+    /// The leader's time for a lease.
+    pub(crate) fn lease_ms(&self) -> i64 {
+        self.0.lease_clock.ms(now().instant)
     }
 
     /// Makes [`Group::stamp_ms`] start after a time that another leader has given out.

@@ -1,7 +1,8 @@
 //! Queue locks of orderly consumers: codes 41 and 42.
 //!
 //! A lease is replicated state, so a failover hands it over with everything else. The leader stamps the time into the
-//! entry; a lease that has ended by that time is free. Clients renew every 20 s and count on a lock for 30 s.
+//! entry, by a clock of its own ([`LeaseClock`](crate::queue_lock::LeaseClock)); a lease that has ended by that time is
+//! free. Clients renew every 20 s and count on a lock for 30 s.
 
 use protocol::body::{LockRequest, LockResponse, MessageQueue};
 use protocol::{GroupName, RemotingCommand};
@@ -22,7 +23,7 @@ impl Group {
                 group,
                 client_id: body.client_id,
                 queues,
-                stamped_ms: self.stamp_ms(),
+                stamped_ms: self.lease_ms(),
                 lease_ms: i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX),
             };
             match self.propose(command).await? {
@@ -40,7 +41,7 @@ impl Group {
         let group = GroupName::parse(&body.consumer_group)?;
         let (_, queues) = wanted(body.mq_set, &self.0.settings.broker_name);
         if !queues.is_empty() {
-            let stamped_ms = self.stamp_ms();
+            let stamped_ms = self.lease_ms();
             self.propose(Command::UnlockQueues { group, client_id: body.client_id, queues, stamped_ms }).await?;
         }
         Ok(success(request))

@@ -55,7 +55,7 @@ impl Lookup for Group {
     }
 
     fn holds_queue(&self, group: &GroupName) -> bool {
-        self.0.state.holds_queue(group, super::now().wall_ms)
+        self.0.state.holds_queue(group, self.lease_ms())
     }
 }
 

@@ -60,9 +60,13 @@ impl Group {
                 continue;
             }
             let place = Place::of(&role, is_named);
-            let before = self.0.place.send_replace(place);
+            let takes_over = matches!(place, Place::Here { .. }) && place != self.place();
+            if takes_over {
+                self.go_on_in_time();
+            }
+            self.0.place.send_replace(place);
             if let Place::Here { term } = place
-                && before != place
+                && takes_over
             {
                 tracing::info!(group = self.name(), term, "serving as leader");
                 self.take_over();
@@ -114,11 +118,17 @@ impl Group {
         }
     }
 
-    /// What a new leader owes to clients that spoke to this replica before.
-    fn take_over(&self) {
+    /// Has the clocks of a new leader go on from those of the leaders before it. To come before its first request.
+    fn go_on_in_time(&self) {
         let state = &self.0.state;
         let versions = [state.topic_version(), state.group_version(), state.offset_version()];
         self.stamp_after(versions.into_iter().map(|version| version.stamped_ms).max().unwrap_or(0));
+        let time = now();
+        self.0.lease_clock.take_over(state.last_lease_end(), time.wall_ms, time.instant);
+    }
+
+    /// What a new leader owes to clients that spoke to this replica before.
+    fn take_over(&self) {
         for group in self.0.clients.consumer_groups() {
             self.ensure_group(group);
         }

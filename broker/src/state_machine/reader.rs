@@ -171,6 +171,12 @@ impl StateReader {
         self.registry.read().locks.get(group)?.get(queue).cloned()
     }
 
+    /// When the lease ends that ends last.
+    pub fn last_lease_end(&self) -> Option<i64> {
+        let registry = self.registry.read();
+        registry.locks.values().flat_map(BTreeMap::values).map(|lease| lease.until_ms).max()
+    }
+
     /// Whether a member of a group holds a lease on any queue at `now_ms`.
     pub fn holds_queue(&self, group: &str, now_ms: i64) -> bool {
         self.registry.read().locks.get(group).is_some_and(|leases| leases.values().any(|lease| lease.until_ms > now_ms))
