@@ -26,6 +26,10 @@ use crate::store::TimeBoundary;
 /// Commits passed on one by one when leadership is lost under a batch; the others come again from their clients.
 const PASSED_ON_MAX: usize = 256;
 
+/// Marks a commit that this replica accepted and could not store: its consumer may have committed a later place meanwhile
+/// to whoever leads now, and that one stays.
+const FORWARD_ONLY: &str = "gantryForwardOnly";
+
 /// The words clients know for "nothing is stored".
 const NONE_STORED: &str = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first";
 
@@ -109,8 +113,14 @@ impl Group {
                 return Err(Failure::error(format!("offset {queue_offset} is beyond the queue's end {max_offset}")));
             }
         }
-        let flushed = self.0.offsets.put_and_wait(key, queue_offset);
+        let flushed = if request.ext.get(FORWARD_ONLY).is_some() {
+            let stored = |key: &Key| self.0.state.consumer_offset(&key.group, &key.topic, key.queue_id);
+            self.0.offsets.put_forward(key, queue_offset, stored)
+        } else {
+            self.0.offsets.put_and_wait(key, queue_offset).map(Some)
+        };
         let flushed = flushed.map_err(|_| Failure::NotLeading("too many commits wait".to_owned()))?;
+        let Some(flushed) = flushed else { return Ok(success(request)) };
         settle(flushed.await.unwrap_or_else(|_| Flushed::Unknown("the group has stopped".to_owned())))?;
         Ok(success(request))
     }
@@ -312,7 +322,7 @@ impl Group {
                 if Instant::now() >= give_up_at {
                     return;
                 }
-                let request = commit_request(&key, queue_offset);
+                let request = commit_request(&key, queue_offset).with_ext(FORWARD_ONLY, true);
                 let origin = group.0.settings.client_addr;
                 let _ = Box::pin(group.at_leader(&request, origin, Source::Client, COMMIT_PATIENCE)).await;
             }

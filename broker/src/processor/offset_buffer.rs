@@ -5,7 +5,7 @@
 //! of them at most every [`FLUSH_INTERVAL`]. Whoever wants to know when a commit is in force waits with it. Whoever reads
 //! an offset first waits for what is on its way for that queue: a read never shows less than what was accepted before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -53,7 +53,7 @@ pub(crate) struct BufferFull;
 struct Inner {
     pending: HashMap<Key, u64>,
     waiting: Vec<(Key, oneshot::Sender<Flushed>)>,
-    in_flight: HashSet<Key>,
+    in_flight: HashMap<Key, u64>,
     in_flight_waiting: Vec<oneshot::Sender<Flushed>>,
 }
 
@@ -83,6 +83,32 @@ impl OffsetBuffer {
         Ok(receiver)
     }
 
+    /// Adds a commit that may have been overtaken, and waits for it; `None` if a later place is stored or on its way.
+    ///
+    /// `stored` tells what is in force.
+    pub(crate) fn put_forward(
+        &self,
+        key: Key,
+        queue_offset: u64,
+        stored: impl FnOnce(&Key) -> Option<u64>,
+    ) -> Result<Option<Waiter>, BufferFull> {
+        let (sender, receiver) = oneshot::channel();
+        let mut inner = self.inner.lock();
+        // Under the lock, since a commit is in one of the three from its acceptance on.
+        let known = [inner.pending.get(&key).copied(), inner.in_flight.get(&key).copied(), stored(&key)];
+        if known.into_iter().flatten().any(|known| known >= queue_offset) {
+            return Ok(None);
+        }
+        if inner.pending.len() >= PENDING_COMMITS_MAX {
+            return Err(BufferFull);
+        }
+        inner.waiting.push((key.clone(), sender));
+        inner.pending.insert(key, queue_offset);
+        drop(inner);
+        self.filled.notify_one();
+        Ok(Some(receiver))
+    }
+
     fn insert(&self, key: Key, queue_offset: u64, waiter: Option<oneshot::Sender<Flushed>>) -> Result<(), BufferFull> {
         let mut inner = self.inner.lock();
         if inner.pending.len() >= PENDING_COMMITS_MAX && !inner.pending.contains_key(&key) {
@@ -103,7 +129,7 @@ impl OffsetBuffer {
         let (sender, receiver) = oneshot::channel();
         if inner.pending.contains_key(key) {
             inner.waiting.push((key.clone(), sender));
-        } else if inner.in_flight.contains(key) {
+        } else if inner.in_flight.contains_key(key) {
             inner.in_flight_waiting.push(sender);
         } else {
             return None;
@@ -157,10 +183,10 @@ impl OffsetBuffer {
             let keys: Vec<Key> = inner.pending.keys().take(BATCH_COMMITS_MAX).cloned().collect();
             keys.into_iter().filter_map(|key| inner.pending.remove_entry(&key)).collect()
         };
-        inner.in_flight = taken.iter().map(|(key, _)| key.clone()).collect();
+        inner.in_flight = taken.iter().cloned().collect();
         let mut still_waiting = Vec::new();
         for (key, waiter) in std::mem::take(&mut inner.waiting) {
-            if inner.in_flight.contains(&key) {
+            if inner.in_flight.contains_key(&key) {
                 inner.in_flight_waiting.push(waiter);
             } else {
                 still_waiting.push((key, waiter));
@@ -233,6 +259,24 @@ mod tests {
         buffer.settle(&Flushed::NotProposed);
         assert_eq!(second.try_recv(), Ok(Flushed::NotProposed));
         assert_eq!(late.try_recv(), Ok(Flushed::NotProposed));
+    }
+
+    #[test]
+    fn a_commit_that_was_overtaken_does_not_go_back() {
+        let buffer = OffsetBuffer::default();
+        let forward = |queue_offset, stored: u64| {
+            buffer.put_forward(key("g", 0), queue_offset, |_| Some(stored)).unwrap().is_some()
+        };
+        assert!(!forward(5, 5));
+        assert!(!forward(4, 5));
+        // A later one is pending, and then in flight.
+        buffer.put(key("g", 0), 7).unwrap();
+        assert!(!forward(6, 5));
+        buffer.take().unwrap();
+        assert!(!forward(6, 5));
+        assert!(forward(8, 5));
+        buffer.settle(&Flushed::Applied);
+        assert_eq!(offsets(&buffer.take().unwrap()), [(0, 8)]);
     }
 
     #[test]
