@@ -318,6 +318,11 @@ impl Client {
         }
     }
 
+    /// The answer to a request; none if the node is gone, or goes meanwhile.
+    pub(crate) async fn try_call(&self, request: RemotingCommand) -> Option<RemotingCommand> {
+        self.channel.call(request, SOON).await.ok()
+    }
+
     pub(crate) async fn send_oneway(&self, request: RemotingCommand) {
         self.channel.send_oneway(request, SOON).await.unwrap();
     }

@@ -13,6 +13,7 @@ mod dropped;
 mod failover;
 mod full_disk;
 mod golden;
+mod kills;
 mod reply;
 mod requests;
 mod transaction;
