@@ -1,5 +1,6 @@
 // Command scenarios runs what applications do with rocketmq-client-go, one scenario after the other, and checks what
-// they see. It exits with 1 if any fails.
+// they see. It exits with 1 if any fails. With COMPAT_KILLS=SECONDS it runs those for a cluster whose leaders are killed
+// for so long, all at once.
 package main
 
 import (
@@ -34,15 +35,31 @@ func main() {
 		rlog.SetLogLevel("fatal")
 	}
 	all := append(append(append(append(append(sending, bodies...), pushing...), coming...), exchanges...), pulling...)
-	failed := 0
-	for _, s := range chosen(all, os.Args[2:]) {
-		if !passes(s, strings.Split(os.Args[1], ";")) {
-			failed++
+	namesrvs := strings.Split(os.Args[1], ";")
+	good := true
+	if killsTime > 0 {
+		good = allPass(chosen(underKills, os.Args[2:]), namesrvs)
+	} else {
+		for _, s := range chosen(all, os.Args[2:]) {
+			good = passes(s, namesrvs) && good
 		}
 	}
-	if failed > 0 {
+	if !good {
 		os.Exit(1)
 	}
+}
+
+// allPass runs scenarios at the same time.
+func allPass(scenarios []scenario, namesrvs []string) bool {
+	outcomes := make(chan bool, len(scenarios))
+	for _, s := range scenarios {
+		go func(s scenario) { outcomes <- passes(s, namesrvs) }(s)
+	}
+	good := true
+	for range scenarios {
+		good = <-outcomes && good
+	}
+	return good
 }
 
 func chosen(all []scenario, names []string) []scenario {

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -11,7 +12,10 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Runs the scenarios named on the command line, or all, one after the other; exits with 1 if any fails. */
+/**
+ * Runs the scenarios named on the command line, or all, one after the other; exits with 1 if any fails. With
+ * -Dcompat.kills=SECONDS it runs those for a cluster whose leaders are killed for so long, all at once.
+ */
 public final class Main {
     private static final long SCENARIO_LIMIT_SECONDS = 240;
 
@@ -23,12 +27,40 @@ public final class Main {
     private Main() {
     }
 
-    public static void main(String[] args) {
+    public static void main(String[] args) throws Exception {
         if (args.length < 1) {
             System.err.println("usage: Main NAMESRV [SCENARIO...]");
             System.exit(2);
         }
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
+        boolean kills = Integer.getInteger("compat.kills") != null;
+        if (kills) {
+            Kills.register(scenarios);
+        } else {
+            registerAll(scenarios);
+        }
+
+        List<String> names = new ArrayList<>(List.of(args).subList(1, args.length));
+        if (names.isEmpty()) {
+            names.addAll(scenarios.keySet());
+        }
+        for (String name : names) {
+            if (!scenarios.containsKey(name)) {
+                System.err.println("no such scenario: " + name + "; there are " + scenarios.keySet());
+                System.exit(2);
+            }
+        }
+        ExecutorService pool = Executors.newFixedThreadPool(kills ? names.size() : 1);
+        List<Callable<Boolean>> runs = new ArrayList<>();
+        names.forEach(name -> runs.add(() -> passes(name, scenarios.get(name), args[0])));
+        boolean good = true;
+        for (Future<Boolean> run : pool.invokeAll(runs)) {
+            good &= run.get();
+        }
+        System.exit(good ? 0 : 1);
+    }
+
+    private static void registerAll(Map<String, Scenario> scenarios) {
         Sending.register(scenarios);
         Bodies.register(scenarios);
         Pushing.register(scenarios);
@@ -39,23 +71,6 @@ public final class Main {
         if (System.getenv("COMPAT_GANTRY") != null) {
             Expiry.register(scenarios);
         }
-
-        List<String> names = new ArrayList<>(List.of(args).subList(1, args.length));
-        if (names.isEmpty()) {
-            names.addAll(scenarios.keySet());
-        }
-        int failed = 0;
-        for (String name : names) {
-            Scenario scenario = scenarios.get(name);
-            if (scenario == null) {
-                System.err.println("no such scenario: " + name + "; there are " + scenarios.keySet());
-                System.exit(2);
-            }
-            if (!passes(name, scenario, args[0])) {
-                failed++;
-            }
-        }
-        System.exit(failed == 0 ? 0 : 1);
     }
 
     private static boolean passes(String name, Scenario scenario, String namesrv) {

@@ -1,0 +1,490 @@
+package gantry.compat;
+
+import static gantry.compat.Env.await;
+import static gantry.compat.Env.check;
+import static gantry.compat.Env.equal;
+import static gantry.compat.Env.message;
+import static gantry.compat.Env.sent;
+import static gantry.compat.Env.text;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * What must hold while leaders are killed: each scenario is at work for the whole time, all of them at once.
+ *
+ * <p>A call that failed is made again, since nobody knows what became of it. So a message may be stored twice, and
+ * messages are told apart by their texts.
+ */
+final class Kills {
+    /** For how long leaders are killed. */
+    private static final int SECONDS = Integer.getInteger("compat.kills", 0);
+    /** Until everything has arrived afterwards; an orderly consumer may wait for a lease of 60 s. */
+    private static final int SETTLE_SECONDS = 120;
+    /** Between two messages of a scenario. */
+    private static final int PACE_MS = 30;
+    private static final long STARTED = System.nanoTime();
+
+    private Kills() {
+    }
+
+    static void register(Map<String, Main.Scenario> scenarios) {
+        scenarios.put("kills_send", Kills::send);
+        scenarios.put("kills_send_ordered", Kills::sendOrdered);
+        scenarios.put("kills_push", Kills::push);
+        scenarios.put("kills_push_orderly", Kills::orderly);
+        scenarios.put("kills_offsets", Kills::offsets);
+        scenarios.put("kills_retry", Kills::retry);
+        scenarios.put("kills_dead_letters", Kills::deadLetters);
+        scenarios.put("kills_delay_levels", Kills::delayLevels);
+        scenarios.put("kills_transaction", Kills::transaction);
+        scenarios.put("kills_request_reply", Kills::requestReply);
+    }
+
+    private static boolean isOver() {
+        return System.nanoTime() - STARTED > SECONDS * 1_000_000_000L;
+    }
+
+    /** The result of a call that is made until it works. */
+    private static <T> T again(Callable<T> call) throws Exception {
+        long deadline = System.nanoTime() + 60_000_000_000L;
+        while (true) {
+            try {
+                return call.call();
+            } catch (InterruptedException e) {
+                throw e;
+            } catch (Exception e) {
+                if (System.nanoTime() > deadline) {
+                    throw e;
+                }
+                Thread.sleep(100);
+            }
+        }
+    }
+
+    /** What was acknowledged, and the place that the answer named. */
+    private static final class Ledger {
+        private final Map<MessageQueue, Map<Long, String>> places = new HashMap<>();
+        private final Set<String> texts = new TreeSet<>();
+
+        synchronized void note(SendResult result, String text) {
+            sent(result);
+            String before = places.computeIfAbsent(result.getMessageQueue(), q -> new HashMap<>()).put(result.getQueueOffset(), text);
+            check(before == null, "offset " + result.getQueueOffset() + " of " + result.getMessageQueue() + " was given to " + before + " and to " + text);
+            texts.add(text);
+        }
+
+        synchronized Set<String> texts() {
+            return new TreeSet<>(texts);
+        }
+
+        /** Everything acknowledged lies where its answer said; offsets are dense, which reading checks. */
+        synchronized Stored checkStored(Env env, String topic) throws Exception {
+            Stored stored = again(() -> env.readAll(topic));
+            Map<MessageQueue, Map<Long, String>> found = new HashMap<>();
+            stored.queues().forEach((queue, messages) ->
+                messages.forEach(m -> found.computeIfAbsent(queue, q -> new HashMap<>()).put(m.getQueueOffset(), text(m))));
+            places.forEach((queue, byOffset) -> byOffset.forEach((offset, text) ->
+                equal(text, String.valueOf(found.getOrDefault(queue, Map.of()).get(offset)), "what lies at " + offset + " of " + queue)));
+            return stored;
+        }
+    }
+
+    /** Sends one numbered message after the other until the time is over. */
+    private static Ledger sendUntilOver(DefaultMQProducer producer, String topic, String kind) throws Exception {
+        Ledger ledger = new Ledger();
+        for (int i = 0; !isOver(); i++) {
+            Message message = message(topic, kind + " " + i);
+            ledger.note(again(() -> producer.send(message)), text(message));
+            Thread.sleep(PACE_MS);
+        }
+        return ledger;
+    }
+
+    /** Waits until everything acknowledged has come, once or more; nothing else may. */
+    private static void awaitAll(Set<String> expected, Inbox inbox, Set<String> possible) throws Exception {
+        try {
+            await(expected.size() + " messages", SETTLE_SECONDS, () -> inbox.covers(expected));
+        } catch (AssertionError e) {
+            Set<String> missing = new TreeSet<>(expected);
+            missing.removeAll(inbox.texts());
+            throw new AssertionError(e.getMessage() + ", " + missing.size() + " of them missing, such as " + missing.stream().limit(5).toList());
+        }
+        Set<String> others = new TreeSet<>(inbox.texts());
+        others.removeAll(possible);
+        check(others.isEmpty(), "nobody sent " + others);
+    }
+
+    private static DefaultMQPushConsumer member(Env env, String group, String topic, Inbox inbox) throws Exception {
+        DefaultMQPushConsumer consumer = env.pushConsumer(group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(inbox.concurrently());
+        consumer.start();
+        return consumer;
+    }
+
+    private static void send(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 4));
+        Ledger ledger = sendUntilOver(env.producer(), topic, "message");
+        Stored stored = ledger.checkStored(env, topic);
+        env.note(ledger.texts().size() + " acknowledged, " + stored.messages().size() + " stored");
+    }
+
+    /** The next message of an order is sent when the one before is acknowledged; a copy may lie behind it, never a later one before it. */
+    private static void sendOrdered(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        DefaultMQProducer producer = env.producer();
+        Ledger ledger = new Ledger();
+        int steps = sendSteps(producer, topic, ledger);
+        List<MessageExt> all = new ArrayList<>();
+        ledger.checkStored(env, topic).queues().values().forEach(all::addAll);
+        checkSteps(all, steps);
+        env.note(ORDERS + " orders of " + steps + " steps");
+    }
+
+    private static final int ORDERS = 6;
+
+    private static int sendSteps(DefaultMQProducer producer, String topic, Ledger ledger) throws Exception {
+        int step = 0;
+        for (; !isOver(); step++) {
+            for (int order = 0; order < ORDERS; order++) {
+                int number = order;
+                Message message = message(topic, order + ":" + step);
+                ledger.note(again(() -> producer.send(message, (queues, m, arg) -> queues.get((Integer) arg % queues.size()), number)), text(message));
+            }
+            Thread.sleep(PACE_MS);
+        }
+        return step;
+    }
+
+    /** The first copies of an order's messages come in their order. */
+    private static void checkSteps(List<MessageExt> messages, int steps) {
+        Map<String, Integer> nextStep = new HashMap<>();
+        for (MessageExt message : messages) {
+            String[] parts = text(message).split(":");
+            int next = nextStep.getOrDefault(parts[0], 0);
+            int step = Integer.parseInt(parts[1]);
+            check(step <= next, "order " + parts[0] + ": step " + step + " comes before step " + next);
+            nextStep.put(parts[0], Math.max(next, step + 1));
+        }
+        nextStep.forEach((order, next) -> equal(steps, next, "steps of order " + order));
+        equal(ORDERS, nextStep.size(), "orders");
+    }
+
+    /** Two members share what comes; one leaves in the middle, and another joins. */
+    private static void push(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 4));
+        String group = env.name("g");
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer first = member(env, group, topic, inbox);
+        member(env, group, topic, inbox);
+        Thread change = new Thread(() -> {
+            try {
+                Thread.sleep(SECONDS * 500L);
+                first.shutdown();
+                member(env, group, topic, inbox);
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+        });
+        change.start();
+        Ledger ledger = sendUntilOver(env.producer(), topic, "message");
+        change.join();
+        awaitAll(ledger.texts(), inbox, ledger.texts());
+        ledger.checkStored(env, topic);
+        env.note(ledger.texts().size() + " acknowledged, " + inbox.size() + " delivered");
+    }
+
+    /** Members lock queues, leave and join; a queue never has two of them at work, and its messages come in order. */
+    private static void orderly(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        String group = env.name("g");
+        Inbox inbox = new Inbox();
+        Map<MessageQueue, Integer> owners = new ConcurrentHashMap<>();
+        AtomicReference<String> fault = new AtomicReference<>();
+        AtomicInteger numbers = new AtomicInteger();
+        Callable<DefaultMQPushConsumer> join = () -> {
+            int number = numbers.incrementAndGet();
+            DefaultMQPushConsumer consumer = env.pushConsumer(group);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener((List<MessageExt> batch, ConsumeOrderlyContext context) -> {
+                Integer other = owners.putIfAbsent(context.getMessageQueue(), number);
+                if (other != null) {
+                    fault.compareAndSet(null, "members " + other + " and " + number + " were at work in " + context.getMessageQueue());
+                }
+                try {
+                    Thread.sleep(5);
+                    return inbox.orderly().consumeMessage(batch, context);
+                } catch (InterruptedException e) {
+                    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                } finally {
+                    if (other == null) {
+                        owners.remove(context.getMessageQueue());
+                    }
+                }
+            });
+            consumer.start();
+            return consumer;
+        };
+        DefaultMQPushConsumer first = join.call();
+        join.call();
+        Thread change = new Thread(() -> {
+            try {
+                Thread.sleep(SECONDS * 400L);
+                first.shutdown();
+                Thread.sleep(SECONDS * 200L);
+                join.call();
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+        });
+        change.start();
+        Ledger ledger = new Ledger();
+        int steps = sendSteps(env.producer(), topic, ledger);
+        change.join();
+        awaitAll(ledger.texts(), inbox, ledger.texts());
+        check(fault.get() == null, fault.get());
+        checkSteps(inbox.messages(), steps);
+        env.note(ORDERS + " orders of " + steps + " steps, " + inbox.size() + " delivered");
+    }
+
+    /** What a committed place is asked for after its commit was answered, it is that place or a later one. */
+    private static void offsets(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 1));
+        Ledger ledger = new Ledger();
+        DefaultMQProducer producer = env.producer();
+        DefaultMQPullConsumer consumer = env.pullConsumer(env.name("g"));
+        List<MessageQueue> queues = List.copyOf(again(() -> consumer.fetchSubscribeMessageQueues(topic)));
+        Map<MessageQueue, Long> committed = new HashMap<>();
+        int commits = 0;
+        for (int i = 0; !isOver(); i++) {
+            MessageQueue queue = queues.get(i % queues.size());
+            Message message = message(topic, "message " + i);
+            SendResult result = again(() -> producer.send(message, queue));
+            ledger.note(result, text(message));
+            long place = result.getQueueOffset() + 1;
+            again(() -> {
+                consumer.getOffsetStore().updateConsumeOffsetToBroker(queue, place, false);
+                return null;
+            });
+            committed.put(queue, place);
+            commits++;
+            for (MessageQueue one : queues) {
+                if (!committed.containsKey(one)) {
+                    continue;
+                }
+                // It answers -1 when there is no place, and -2 when the broker could not be asked.
+                long found = again(() -> {
+                    long answer = consumer.fetchConsumeOffset(one, true);
+                    if (answer == -2) {
+                        throw new IllegalStateException("the broker could not be asked");
+                    }
+                    return answer;
+                });
+                check(found >= committed.get(one), "the place in " + one + " went back from " + committed.get(one) + " to " + found);
+            }
+            Thread.sleep(PACE_MS);
+        }
+        env.note(commits + " commits");
+    }
+
+    /** Messages fail twice, and come again until they succeed. */
+    private static void retry(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        Inbox done = new Inbox();
+        DefaultMQPushConsumer consumer = env.pushConsumer(env.name("g"));
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+            // The broker's own choice for the first pause would be 10 s.
+            context.setDelayLevelWhenNextConsume(1);
+            return batch.get(0).getReconsumeTimes() < 2 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : done.concurrently().consumeMessage(batch, context);
+        });
+        consumer.start();
+        Ledger ledger = sendUntilOver(env.producer(), topic, "hard");
+        awaitAll(ledger.texts(), done, ledger.texts());
+        env.note(ledger.texts().size() + " acknowledged, " + done.size() + " succeeded in the end");
+    }
+
+    private static void deadLetters(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 1));
+        String group = env.name("g");
+        DefaultMQPushConsumer consumer = env.pushConsumer(group);
+        consumer.setMaxReconsumeTimes(1);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+            context.setDelayLevelWhenNextConsume(1);
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        consumer.start();
+        Ledger ledger = sendUntilOver(env.producer(), topic, "hopeless");
+        Inbox letters = new Inbox();
+        member(env, env.name("reader"), "%DLQ%" + group, letters);
+        awaitAll(ledger.texts(), letters, ledger.texts());
+        env.note(ledger.texts().size() + " acknowledged, " + letters.size() + " dead letters");
+    }
+
+    /** How often each text of a topic is stored. */
+    private static Map<String, Integer> copies(Env env, String topic) throws Exception {
+        Map<String, Integer> copies = new HashMap<>();
+        again(() -> env.readAll(topic)).messages().forEach(m -> copies.merge(text(m), 1, Integer::sum));
+        return copies;
+    }
+
+    /** No message comes before its time, and each that waits is moved to its topic once. */
+    private static void delayLevels(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        Inbox inbox = new Inbox();
+        member(env, env.name("g"), topic, inbox);
+        DefaultMQProducer producer = env.producer();
+        Map<String, Long> askedAt = new ConcurrentHashMap<>();
+        String run = env.name("later");
+        Ledger ledger = new Ledger();
+        for (int i = 0; !isOver(); i++) {
+            Message message = message(topic, run + " " + i);
+            message.setDelayTimeLevel(2);
+            askedAt.put(text(message), System.currentTimeMillis());
+            sent(again(() -> producer.send(message)));
+            ledger.texts.add(text(message));
+            Thread.sleep(PACE_MS);
+        }
+        awaitAll(ledger.texts(), inbox, ledger.texts());
+        for (MessageExt message : inbox.messages()) {
+            long took = message.getStoreTimestamp() - askedAt.get(text(message));
+            check(took >= 5_000, text(message) + " was stored in its topic after " + took + " ms, before its time");
+        }
+        Map<String, Integer> waiting = copies(env, "SCHEDULE_TOPIC_XXXX");
+        waiting.keySet().removeIf(text -> !text.startsWith(run));
+        awaitCopies(env, topic, waiting);
+        env.note(ledger.texts().size() + " acknowledged, " + waiting.values().stream().mapToInt(n -> n).sum() + " waited and were moved once each");
+    }
+
+    /** Waits until a topic holds as many copies of each message as wanted; it never holds more. */
+    private static void awaitCopies(Env env, String topic, Map<String, Integer> wanted) throws Exception {
+        await("each message to be in " + topic + " as often as it waited", SETTLE_SECONDS, () -> {
+            Map<String, Integer> found = copies(env, topic);
+            found.forEach((text, count) -> check(count <= wanted.getOrDefault(text, 0),
+                text + " waited " + wanted.get(text) + " times and was moved " + count + " times"));
+            return found.equals(wanted);
+        });
+    }
+
+    /** What is committed comes, as often as it was prepared; what is rolled back never does. */
+    private static void transaction(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        Inbox inbox = new Inbox();
+        member(env, env.name("g"), topic, inbox);
+        String run = env.name("tx");
+        // By the word at the end: commit and rollback are known at once, "later" when the broker asks.
+        TransactionMQProducer producer = env.transactionProducer(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return text(message).endsWith("later commit") ? LocalTransactionState.UNKNOW : checkLocalTransaction(message);
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return checkLocalTransaction((Message) message);
+            }
+
+            private LocalTransactionState checkLocalTransaction(Message message) {
+                return text(message).endsWith("commit") ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+        });
+        Set<String> expected = new TreeSet<>();
+        String[] kinds = {"commit", "rollback", "commit", "later commit"};
+        for (int i = 0; !isOver(); i++) {
+            Message message = message(topic, run + " " + i + " " + kinds[i % kinds.length]);
+            sent(again(() -> producer.sendMessageInTransaction(message, null)));
+            if (text(message).endsWith("commit")) {
+                expected.add(text(message));
+            }
+            Thread.sleep(PACE_MS);
+        }
+        awaitAll(expected, inbox, expected);
+        Map<String, Integer> prepared = copies(env, "RMQ_SYS_TRANS_HALF_TOPIC");
+        prepared.keySet().removeIf(text -> !text.startsWith(run) || !text.endsWith("commit"));
+        awaitCopies(env, topic, prepared);
+        env.note(expected.size() + " committed, " + prepared.values().stream().mapToInt(n -> n).sum() + " prepared and resolved once each");
+    }
+
+    /** Each request gets its own reply, though it may have to be made again. */
+    private static void requestReply(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        DefaultMQProducer replier = env.producer();
+        DefaultMQPushConsumer consumer = env.pushConsumer(env.name("g"));
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+            for (MessageExt request : batch) {
+                try {
+                    replier.send(MessageUtil.createReplyMessage(request, ("re: " + text(request)).getBytes()));
+                } catch (Exception e) {
+                    // The requester asks again.
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        DefaultMQProducer requester = env.producer();
+        int requests = 0;
+        AtomicInteger repeated = new AtomicInteger();
+        for (; !isOver(); requests++) {
+            String text = "request " + requests;
+            AtomicInteger tries = new AtomicInteger();
+            String reply = again(() -> {
+                if (tries.getAndIncrement() > 0) {
+                    repeated.incrementAndGet();
+                }
+                return request(requester, message(topic, text));
+            });
+            equal("re: " + text, reply, "the reply to " + text);
+            Thread.sleep(PACE_MS);
+        }
+        env.note(requests + " requests, " + repeated + " made again");
+    }
+
+    /** The blocking call of some 5.x clients gives up as soon as its message is stored. */
+    private static String request(DefaultMQProducer requester, Message message) throws Exception {
+        AtomicReference<Object> outcome = new AtomicReference<>();
+        requester.request(message, new RequestCallback() {
+            @Override
+            public void onSuccess(Message reply) {
+                outcome.set(text(reply));
+            }
+
+            @Override
+            public void onException(Throwable e) {
+                outcome.set(e);
+            }
+        }, 5_000);
+        await("an answer or a failure", 20, () -> outcome.get() != null);
+        if (outcome.get() instanceof Throwable e) {
+            throw new Exception(e);
+        }
+        return (String) outcome.get();
+    }
+}
