@@ -22,6 +22,7 @@ mod route_cache;
 pub use admin::Admin;
 pub use admin::MessageQuery;
 pub use admin::NewTopic;
+pub use admin::TOPICS_MAX;
 pub use error::Error;
 pub use error::Result;
 pub use instance::Client;

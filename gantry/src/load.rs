@@ -1,6 +1,7 @@
 //! Load: generators and what they cost.
 
 pub(crate) mod cpu;
+pub(crate) mod memory;
 pub(crate) mod produce;
 
 /// Printable bytes that do not compress to nothing.

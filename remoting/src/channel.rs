@@ -1,13 +1,14 @@
 //! The side that dials: one connection to one address, made when it is needed.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::FrameLimits;
 use protocol::RemotingCommand;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -28,6 +29,8 @@ pub struct ChannelOptions {
     pub connect_timeout: Duration,
     /// Limits of the connection. Callers wait while its queue is full.
     pub connection: Options,
+    /// The address of this machine to dial from; `None` leaves the choice to the system.
+    pub local_address: Option<IpAddr>,
 }
 
 impl Default for ChannelOptions {
@@ -41,6 +44,7 @@ impl Default for ChannelOptions {
         Self {
             connect_timeout: Duration::from_secs(3),
             connection: Options::new(settings).expect("the defaults pass their own check"),
+            local_address: None,
         }
     }
 }
@@ -54,6 +58,7 @@ pub struct Channel {
 struct Inner {
     address: String,
     connect_timeout: Duration,
+    local_address: Option<IpAddr>,
     options: Arc<Options>,
     handler: Arc<dyn Handler>,
     log: Arc<LogLimit>,
@@ -72,6 +77,7 @@ impl Channel {
         let inner = Inner {
             address: address.into(),
             connect_timeout: options.connect_timeout,
+            local_address: options.local_address,
             options: Arc::new(options.connection),
             handler,
             log: Arc::new(LogLimit::default()),
@@ -116,7 +122,10 @@ impl Channel {
         if let Some(connection) = self.connected() {
             return Ok(connection);
         }
-        let stream = TcpStream::connect(&self.inner.address).await?;
+        let stream = match self.inner.local_address {
+            None => TcpStream::connect(&self.inner.address).await?,
+            Some(local) => connect_from(local, &self.inner.address).await?,
+        };
         stream.set_nodelay(true)?;
         let connection = Connection::new(
             Side::Dialled,
@@ -190,6 +199,15 @@ impl Channel {
             }
         }
     }
+}
+
+async fn connect_from(local: IpAddr, address: &str) -> std::io::Result<TcpStream> {
+    let of_kind = |found: &SocketAddr| found.is_ipv4() == local.is_ipv4();
+    let found = tokio::net::lookup_host(address).await?.find(of_kind);
+    let address = found.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+    let socket = if local.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.bind(SocketAddr::new(local, 0))?;
+    socket.connect(address).await
 }
 
 impl Drop for Inner {

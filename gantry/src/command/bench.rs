@@ -1,7 +1,11 @@
-//! `gantry bench`: how fast a cluster takes and gives messages, and what that costs.
+//! `gantry bench`: how fast a cluster takes and gives messages, what that costs, and how it bears large numbers.
 
 mod catch_up;
+mod clients;
+mod holds;
+mod routes;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +29,9 @@ use crate::load::produce::{Loop, Outcome, Plan, Run, Target};
 use crate::output::{self, Format};
 
 const QUEUES_OF_NEW_TOPIC: i32 = 4;
+const CALL_TIME_MAX: Duration = Duration::from_secs(10);
+/// The longest latency that is told apart; longer ones count as this.
+const LATENCY_MICROS_MAX: u64 = 120_000_000;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -34,6 +41,12 @@ pub(crate) enum BenchCommand {
     Consume(ConsumeArgs),
     /// Measure what producers feel while a follower of a `gantry dev` is sent gigabytes that it lacks
     CatchUp(catch_up::CatchUpArgs),
+    /// Ask every name server for the routes of all topics
+    Routes(routes::RoutesArgs),
+    /// Connect many consumers, and see that they stay
+    Clients(clients::ClientsArgs),
+    /// Hold many pulls, and wake them one after the other
+    Holds(holds::HoldsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -48,9 +61,9 @@ pub(crate) struct CostArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ProduceArgs {
-    /// The topic; it is created if it is not there
-    #[arg(long, default_value = "gantry-bench")]
-    topic: String,
+    /// The topic, or several separated by commas, whose queues are sent to in turn; created if they are not there
+    #[arg(long, default_value = "gantry-bench", value_delimiter = ',')]
+    topic: Vec<String>,
     /// Bytes of a body
     #[arg(long, default_value_t = 1024)]
     size: usize,
@@ -97,6 +110,9 @@ pub(crate) async fn run(command: BenchCommand, cluster: &ClusterArgs, format: Fo
         BenchCommand::Produce(args) => produce(&cluster, args, format).await,
         BenchCommand::Consume(args) => consume(&cluster, args, format).await,
         BenchCommand::CatchUp(args) => catch_up::run(&cluster, args, format).await,
+        BenchCommand::Routes(args) => routes::run(&cluster, &args, format).await,
+        BenchCommand::Clients(args) => clients::run(&cluster, args, format).await,
+        BenchCommand::Holds(args) => holds::run(&cluster, args, format).await,
     }
 }
 
@@ -129,13 +145,14 @@ impl Cpu {
 #[derive(Serialize)]
 struct ProduceReport {
     topic: String,
+    queues: usize,
     body_bytes: usize,
     /// `open` counts latency from the moment a message was due, `closed` from the moment it was sent.
     generator: &'static str,
     rate: Option<f64>,
     in_flight: Option<u64>,
     acked: u64,
-    failed: std::collections::BTreeMap<String, u64>,
+    failed: BTreeMap<String, u64>,
     seconds: f64,
     per_second: f64,
     mib_per_second: f64,
@@ -150,23 +167,28 @@ struct ProduceReport {
 
 async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result<()> {
     ensure!(args.rate.is_none_or(|rate| rate > 0.0 && rate.is_finite()), "--rate must be above 0");
-    let topic = TopicName::parse(&args.topic).context("the name of the topic")?;
-    if cluster.find_route(&topic).await?.is_none() {
-        create_everywhere(cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
+    let mut topics = Vec::new();
+    for topic in &args.topic {
+        let topic = TopicName::parse(topic).context("the name of the topic")?;
+        if cluster.find_route(&topic).await?.is_none() {
+            create_everywhere(cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
+        }
+        topics.push(topic);
     }
-    let targets = targets_of(cluster, &topic, &args.brokers, args.connections).await?;
+    let (channels, targets) = targets_of(cluster, &topics, &args.brokers, args.connections).await?;
+    let queues = targets.len() / usize::from(args.connections);
     let mode = match (args.rate, args.inflight) {
         (Some(per_second), _) => Loop::Open { per_second, in_flight_max: 100_000 },
         (None, in_flight) => Loop::Closed { in_flight: in_flight.unwrap_or(64).max(1) },
     };
     let run = Run::new(Plan {
-        topic,
+        channels,
         targets,
         body: made_up_body(args.size),
         mode,
         count: args.count.unwrap_or(u64::MAX),
         time: args.time,
-        call_time_max: Duration::from_secs(10),
+        call_time_max: CALL_TIME_MAX,
     })?;
     let cpu = Cpu::start(&args.cost)?;
     let bar = progress_bar(args.count.unwrap_or_else(|| {
@@ -187,40 +209,57 @@ async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result
     bar.finish_and_clear();
     let outcome = outcome?;
     let (cluster_cpu, own_cpu) = cpu.used()?;
-    let report = report(&args, mode, &outcome, cluster_cpu, own_cpu);
+    let report = report(&args, queues, mode, &outcome, cluster_cpu, own_cpu);
     if format == Format::Json {
         return output::json(&report);
     }
     output::line(&report.to_text())
 }
 
-/// The queues of `topic` on the groups in `brokers`, or on all.
-async fn targets_of(cluster: &Cluster, topic: &TopicName, brokers: &[String], connections: u16) -> Result<Vec<Target>> {
-    let route = cluster.route(topic).await?;
+/// The connections, and the queues of `topics` that they lead to, on the groups in `brokers` or on all.
+async fn targets_of(
+    cluster: &Cluster,
+    topics: &[TopicName],
+    brokers: &[String],
+    connections: u16,
+) -> Result<(Vec<Channel>, Vec<Target>)> {
+    let mut channels: Vec<Channel> = Vec::new();
+    // By address, the first of its connections.
+    let mut by_address: BTreeMap<String, usize> = BTreeMap::new();
     let mut targets = Vec::new();
-    for data in route.queue_datas.iter().filter(|data| Perm::is_writable(data.perm)) {
-        if !brokers.is_empty() && !brokers.contains(&data.broker_name) {
-            continue;
-        }
-        let broker = route.broker_datas.iter().find(|broker| broker.broker_name == data.broker_name);
-        let addr = leader_addr(broker.context("the route has queues of a broker it does not know")?)?;
-        let broker_name: Arc<str> = data.broker_name.as_str().into();
-        for _ in 0..connections {
-            let channel = Channel::new(addr, ChannelOptions::default(), Arc::new(Ignore));
-            targets.extend((0..data.write_queue_nums).map(|queue_id| Target {
-                channel: channel.clone(),
-                broker_name: Arc::clone(&broker_name),
-                queue_id,
-            }));
+    for topic in topics {
+        let route = cluster.route(topic).await?;
+        for data in route.queue_datas.iter().filter(|data| Perm::is_writable(data.perm)) {
+            if !brokers.is_empty() && !brokers.contains(&data.broker_name) {
+                continue;
+            }
+            let broker = route.broker_datas.iter().find(|broker| broker.broker_name == data.broker_name);
+            let addr = leader_addr(broker.context("the route has queues of a broker it does not know")?)?;
+            let first = *by_address.entry(addr.to_owned()).or_insert_with(|| {
+                let first = channels.len();
+                let channel = |_| Channel::new(addr, ChannelOptions::default(), Arc::new(Ignore));
+                channels.extend((0..connections).map(channel));
+                first
+            });
+            let broker_name: Arc<str> = data.broker_name.as_str().into();
+            for channel in first..first + usize::from(connections) {
+                targets.extend((0..data.write_queue_nums).map(|queue_id| Target {
+                    channel,
+                    topic: topic.clone(),
+                    broker_name: Arc::clone(&broker_name),
+                    queue_id,
+                }));
+            }
         }
     }
     // Queue by queue over all brokers, so that a short run touches each of them.
     targets.sort_by_key(|target| target.queue_id);
-    Ok(targets)
+    Ok((channels, targets))
 }
 
 fn report(
     args: &ProduceArgs,
+    queues: usize,
     mode: Loop,
     outcome: &Outcome,
     cluster_cpu: Option<Duration>,
@@ -234,7 +273,8 @@ fn report(
         Loop::Closed { in_flight } => ("closed", None, Some(in_flight)),
     };
     ProduceReport {
-        topic: args.topic.clone(),
+        topic: if let [topic] = &args.topic[..] { topic.clone() } else { format!("{} topics", args.topic.len()) },
+        queues,
         body_bytes: args.size,
         generator,
         rate,
@@ -266,7 +306,7 @@ impl ProduceReport {
         };
         let failed: u64 = self.failed.values().sum();
         let mut lines = vec![
-            format!("{} bytes to {}: {how}", self.body_bytes, self.topic),
+            format!("{} bytes to {}, {} queues: {how}", self.body_bytes, self.topic, self.queues),
             format!(
                 "acknowledged  {} in {:.2} s: {:.0} a second, {:.1} MiB/s",
                 self.acked, self.seconds, self.per_second, self.mib_per_second

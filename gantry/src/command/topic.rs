@@ -1,6 +1,7 @@
 //! `gantry topic`.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
@@ -10,14 +11,14 @@ use protocol::body::{BrokerData, ClusterInfo};
 use protocol::header::Perm;
 use serde::Serialize;
 
-use super::{ListArgs, ago};
+use super::{ListArgs, ago, progress_bar};
 use crate::cluster::{Cluster, ClusterArgs, explain};
 use crate::exit_code::ExitCode;
 use crate::output::{self, Format};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicCommand {
-    /// Create a topic, or change one
+    /// Create topics, or change them
     Create(CreateArgs),
     /// List topics
     List(ListArgs),
@@ -30,9 +31,13 @@ pub(crate) enum TopicCommand {
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     /// The topic
-    name: String,
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+    /// Create every topic that this file names, one a line; - is the standard input
+    #[arg(long, conflicts_with = "name")]
+    file: Option<PathBuf>,
     /// Queues on each broker group
-    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(i32).range(1..=1024))]
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(i32).range(1..=8192))]
     queues: i32,
     /// Broker groups that hold it, by name [default: all]
     #[arg(long, value_delimiter = ',')]
@@ -90,19 +95,74 @@ fn named_brokers<'a>(info: &'a ClusterInfo, names: &[String]) -> Result<Vec<&'a 
 }
 
 async fn create(cluster: &Cluster, args: CreateArgs, format: Format) -> Result<()> {
-    let topic = TopicName::parse(&args.name).context("the name of the topic")?;
     let info = cluster.info().await?;
     let brokers = named_brokers(&info, &args.brokers)?;
-    let mut new = NewTopic { perm: args.perm, ..NewTopic::new(topic.clone(), args.queues) };
-    if let Some(time) = &args.retention {
-        new.attributes = format!("+reserve.time={}", if time == "log" { "-1" } else { time.as_str() });
+    let attributes = args
+        .retention
+        .as_deref()
+        .map_or_else(String::new, |time| format!("+reserve.time={}", if time == "log" { "-1" } else { time }));
+    let new = |topic: &TopicName| NewTopic {
+        perm: args.perm,
+        attributes: attributes.clone(),
+        ..NewTopic::new(topic.clone(), args.queues)
+    };
+    if let Some(file) = &args.file {
+        let topics: Vec<NewTopic> = names_in(file)?.iter().map(new).collect();
+        return create_many(cluster, &topics, &brokers, format).await;
     }
-    create_on(cluster, &new, &brokers).await?;
+    let topic = TopicName::parse(args.name.as_deref().unwrap_or_default()).context("the name of the topic")?;
+    create_on(cluster, &new(&topic), &brokers).await?;
     let names: Vec<_> = brokers.iter().map(|broker| broker.broker_name.as_str()).collect();
     if format == Format::Json {
         return output::json(&Created { topic: topic.as_str(), queues: args.queues, brokers: names });
     }
     output::line(&format!("{topic}: {} queues on each of {}", args.queues, names.join(", ")))
+}
+
+/// The topics that a file names, one a line.
+fn names_in(file: &Path) -> Result<Vec<TopicName>> {
+    let is_stdin = file == Path::new("-");
+    let shown = if is_stdin { "the standard input".to_owned() } else { file.display().to_string() };
+    let text = if is_stdin { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) };
+    let text = text.with_context(|| format!("reading {shown}"))?;
+    let lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty());
+    let names: Vec<TopicName> = lines
+        .map(|(number, line)| {
+            TopicName::parse(line).with_context(|| format!("line {number} of {shown} names no topic: {line:?}"))
+        })
+        .collect::<Result<_>>()?;
+    ensure!(!names.is_empty(), "{shown} names no topic");
+    Ok(names)
+}
+
+/// Creates topics on some broker groups, many at a time; done again after a failure it goes through all of them again.
+async fn create_many(cluster: &Cluster, topics: &[NewTopic], brokers: &[&BrokerData], format: Format) -> Result<()> {
+    let bar = progress_bar(topics.len() as u64);
+    for topics in topics.chunks(client::TOPICS_MAX) {
+        let calls = brokers.iter().map(|broker| async {
+            let created = cluster.admin().create_topics_at(leader_addr(broker)?, topics).await;
+            let first = &topics[0].topic;
+            created
+                .map_err(explain)
+                .with_context(|| format!("creating {} topics from {first} on, on {}", topics.len(), broker.broker_name))
+        });
+        futures::future::try_join_all(calls).await?;
+        bar.inc(topics.len() as u64);
+    }
+    bar.finish_and_clear();
+    let queues = topics.first().map_or(0, |topic| topic.queues);
+    let brokers: Vec<_> = brokers.iter().map(|broker| broker.broker_name.as_str()).collect();
+    if format == Format::Json {
+        return output::json(&CreatedMany { topics: topics.len(), queues, brokers });
+    }
+    output::line(&format!("{} topics: {queues} queues on each of {}", topics.len(), brokers.join(", ")))
+}
+
+#[derive(Serialize)]
+struct CreatedMany<'a> {
+    topics: usize,
+    queues: i32,
+    brokers: Vec<&'a str>,
 }
 
 #[derive(Serialize)]

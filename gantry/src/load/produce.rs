@@ -29,10 +29,12 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest latency that is told apart; longer ones count as this.
 const LATENCY_MICROS_MAX: u64 = 120_000_000;
 
-/// One queue of one broker group.
+/// One queue of one broker group, by one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    pub(crate) channel: Channel,
+    /// Its place in [`Plan::channels`].
+    pub(crate) channel: usize,
+    pub(crate) topic: TopicName,
     pub(crate) broker_name: Arc<str>,
     pub(crate) queue_id: i32,
 }
@@ -45,7 +47,7 @@ pub(crate) enum Loop {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) topic: TopicName,
+    pub(crate) channels: Vec<Channel>,
     /// Used in turn.
     pub(crate) targets: Vec<Target>,
     pub(crate) body: Bytes,
@@ -79,7 +81,7 @@ pub(crate) struct Run {
     acked: AtomicU64,
     /// Wakes whoever waits for `finished` to move.
     moved: Notify,
-    /// One for each target: the answers of a target come on one task, so nobody waits for the lock.
+    /// One for each channel: the answers of a channel come on one task, so nobody waits for the lock.
     latencies: Vec<Mutex<Histogram<u64>>>,
     failed: Mutex<BTreeMap<String, u64>>,
 }
@@ -88,7 +90,7 @@ impl Run {
     pub(crate) fn new(plan: Plan) -> Result<Arc<Self>> {
         anyhow::ensure!(!plan.targets.is_empty(), "no queue to send to");
         let histogram = || Histogram::new_with_max(LATENCY_MICROS_MAX, 3).context("making a histogram");
-        let latencies = plan.targets.iter().map(|_| histogram().map(Mutex::new)).collect::<Result<_>>()?;
+        let latencies = plan.channels.iter().map(|_| histogram().map(Mutex::new)).collect::<Result<_>>()?;
         Ok(Arc::new(Self {
             plan,
             run_id: rand::random(),
@@ -109,12 +111,12 @@ impl Run {
 
     /// Carries the plan out, and waits for what is in flight at the end of it.
     pub(crate) async fn carry_out(self: &Arc<Self>) -> Result<Outcome> {
-        for target in &self.plan.targets {
-            target.channel.connect(self.plan.call_time_max).await.context("connecting to a broker")?;
+        for channel in &self.plan.channels {
+            channel.connect(self.plan.call_time_max).await.context("connecting to a broker")?;
         }
         let mut keepers = tokio::task::JoinSet::new();
-        for target in &self.plan.targets {
-            keepers.spawn(keep_connected(target.channel.clone()));
+        for channel in &self.plan.channels {
+            keepers.spawn(keep_connected(channel.clone()));
         }
         let (started, cut_off) = (Instant::now(), tokio::time::sleep(self.plan.time));
         match self.plan.mode {
@@ -173,8 +175,8 @@ impl Run {
         let taken = self.issued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |issued| {
             (issued < self.plan.count).then_some(issued + 1)
         });
-        let Ok(_) = taken else { return };
-        if !self.try_send(slot, Instant::now(), Some(slot)) {
+        let Ok(turn) = taken else { return };
+        if !self.try_send(turn, Instant::now(), Some(slot)) {
             self.finish(Err("no connection"), Some(slot));
         }
     }
@@ -183,19 +185,19 @@ impl Run {
     fn try_send(self: &Arc<Self>, turn: u64, since: Instant, slot: Option<u64>) -> bool {
         let index = usize::try_from(turn % self.plan.targets.len() as u64).expect("below the number of targets");
         let target = &self.plan.targets[index];
-        let number = if slot.is_some() { self.issued.load(Ordering::Relaxed) } else { turn };
-        let request = self.request(target, number);
-        if target.channel.connected().is_none() {
+        let request = self.request(target, turn);
+        let channel = &self.plan.channels[target.channel];
+        if channel.connected().is_none() {
             return false;
         }
         if slot.is_none() {
             self.issued.fetch_add(1, Ordering::SeqCst);
         }
-        let run = Arc::clone(self);
-        target.channel.call_with(request, self.plan.call_time_max, move |answer| match answer {
+        let (run, lane) = (Arc::clone(self), target.channel);
+        channel.call_with(request, self.plan.call_time_max, move |answer| match answer {
             Ok(answer) if answer.is_success() => {
                 let micros = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-                run.latencies[index].lock().saturating_record(micros);
+                run.latencies[lane].lock().saturating_record(micros);
                 run.finish(Ok(()), slot);
             }
             Ok(answer) => run.finish(Err(&format!("code {}", answer.code)), slot),
@@ -210,7 +212,7 @@ impl Run {
         let properties = format!("UNIQ_KEY\u{1}{:08X}{number:016X}\u{2}WAIT\u{1}true", self.run_id);
         let send = SendRequest {
             producer_group: "gantry_bench",
-            topic: self.plan.topic.clone(),
+            topic: target.topic.clone(),
             default_topic: TopicName::AUTO_CREATE,
             default_topic_queue_nums: 4,
             queue_id: target.queue_id,

@@ -11,9 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 use broker::http::{GroupStatus, NodeStatus};
 use clap::Args;
 use protocol::TopicName;
+use remoting::Channel;
 use serde::Serialize;
 
-use super::{QUEUES_OF_NEW_TOPIC, quantile_ms, targets_of};
+use super::{CALL_TIME_MAX, QUEUES_OF_NEW_TOPIC, quantile_ms, targets_of};
 use crate::cluster::Cluster;
 use crate::command::topic::create_everywhere;
 use crate::dev::Driver;
@@ -25,7 +26,6 @@ use crate::output::{self, Format};
 const TOPIC: &str = "gantry-bench-catch-up";
 /// In flight while the log is filled.
 const FILL_IN_FLIGHT: u64 = 1024;
-const CALL_TIME_MAX: Duration = Duration::from_secs(10);
 const STATUS_TIME_MAX: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A follower that has not begun to catch up, or an idle cluster that has not settled, by then never will.
@@ -87,7 +87,7 @@ struct Report {
 struct Bench<'a> {
     args: &'a CatchUpArgs,
     driver: Driver,
-    topic: TopicName,
+    channels: Vec<Channel>,
     targets: Vec<Target>,
     follower: String,
 }
@@ -101,8 +101,8 @@ pub(super) async fn run(cluster: &Cluster, args: CatchUpArgs, format: Format) ->
     if cluster.find_route(&topic).await?.is_none() {
         create_everywhere(cluster, &topic, QUEUES_OF_NEW_TOPIC).await?;
     }
-    let targets = targets_of(cluster, &topic, &[], 1).await?;
-    let bench = Bench { args: &args, driver, topic, targets, follower };
+    let (channels, targets) = targets_of(cluster, std::slice::from_ref(&topic), &[], 1).await?;
+    let bench = Bench { args: &args, driver, channels, targets, follower };
     bench.settled().await?;
     eprintln!("{leader} leads, {} will be away; warming up", bench.follower);
     bench.produce(Loop::Closed { in_flight: FILL_IN_FLIGHT }, u64::MAX, args.time).await?;
@@ -172,7 +172,7 @@ impl Bench<'_> {
 
     async fn produce(&self, mode: Loop, count: u64, time: Duration) -> Result<Outcome> {
         let run = Run::new(Plan {
-            topic: self.topic.clone(),
+            channels: self.channels.clone(),
             targets: self.targets.clone(),
             body: made_up_body(self.args.size),
             mode,
