@@ -45,9 +45,9 @@ impl Mix {
         }
     }
 
-    /// Single messages only, with one-way sends and reads of the maximum: the queue workload.
+    /// Single messages and batches with reads of the maximum: the queue workload.
     pub fn queue(seed: Seed, queues: u32) -> Self {
-        Self { batch: 0, delay: 0, half: 0, ..Self::drawn(seed, queues) }
+        Self { delay: 0, half: 0, oneway: 0, ..Self::drawn(seed, queues) }
     }
 }
 

@@ -7,10 +7,16 @@
 
 pub mod anomaly;
 pub mod checker;
+pub mod cluster;
 pub mod contract;
 pub mod generator;
 pub mod history;
 pub mod index;
 pub mod model;
+pub mod nemesis;
+pub mod observer;
+pub mod recorder;
 pub mod report;
+pub mod run;
 pub mod seed;
+pub mod workload;

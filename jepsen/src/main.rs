@@ -9,7 +9,7 @@
 //! | 4 | the harness failed, or the file is no history: there is no verdict |
 #![expect(clippy::print_stdout, reason = "a command prints its result")]
 
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,13 +21,16 @@ use jepsen::checker::{CHECKERS, Outcome, judge};
 use jepsen::contract::Promise;
 use jepsen::history::{History, read, write_to};
 use jepsen::model::{Size, legal_history};
+use jepsen::nemesis::Family;
 use jepsen::report::Results;
+use jepsen::run::Options;
 use jepsen::seed::Seed;
+use jepsen::workload::Workload;
 
 const UNDECIDED: u8 = 3;
 const HARNESS_FAILED: u8 = 4;
 
-/// Judges histories of fault tests.
+/// Runs fault tests against real clusters, and judges their histories.
 #[derive(Parser)]
 #[command(name = "jepsen", max_term_width = 110)]
 struct Arguments {
@@ -44,6 +47,26 @@ enum Command {
         /// Write the results there as JSON as well
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+    },
+    /// Run a real cluster under faults, and judge what happened
+    Run {
+        #[arg(long, value_enum, default_value_t = Workload::Queue)]
+        workload: Workload,
+        /// The family of faults
+        #[arg(long, value_enum, default_value_t = Family::Kill)]
+        nemesis: Family,
+        /// For how long faults are injected
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=86_400))]
+        seconds: u64,
+        /// Operations and faults come from it
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// The program under test
+        #[arg(long, default_value = "target/release/gantry", value_name = "FILE")]
+        gantry: PathBuf,
+        /// Where the directory of the run is made
+        #[arg(long, default_value = "data/jepsen", value_name = "DIR")]
+        runs: PathBuf,
     },
     /// Write the history of a model that keeps every promise
     Model {
@@ -77,6 +100,10 @@ fn run(command: Command) -> Result<Outcome> {
             let history = read(&file).with_context(|| format!("reading the history {}", file.display()))?;
             report(&history, json.as_deref())
         }
+        Command::Run { workload, nemesis, seconds, seed, gantry, runs } => {
+            let (main, seed) = (Duration::from_secs(seconds), Seed(seed));
+            perform(&Options { gantry, workload, family: nemesis, main, seed, runs })
+        }
         Command::Model { file, seed, seconds } => {
             let size = Size { lasts: Duration::from_secs(seconds), ..Size::SMALL };
             let history = legal_history(Seed(seed), &size);
@@ -92,10 +119,30 @@ fn run(command: Command) -> Result<Outcome> {
     }
 }
 
+fn perform(options: &Options) -> Result<Outcome> {
+    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
+    let ran = runtime.block_on(jepsen::run::run(options));
+    // Clients of processes that are gone may still wait for an answer.
+    runtime.shutdown_background();
+    let (outcome, dir) = ran?;
+    let report = dir.join("report.txt");
+    show(&std::fs::read_to_string(&report).with_context(|| format!("reading {}", report.display()))?)?;
+    show(&format!("\nrun         {}\n", dir.display()))?;
+    Ok(outcome)
+}
+
+/// Prints to standard output, which may be a pipe that nobody reads to its end.
+fn show(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
+        _ => Ok(()),
+    }
+}
+
 fn report(history: &History, json: Option<&Path>) -> Result<Outcome> {
     let verdict = judge(history);
     let results = Results::new(history, &verdict);
-    print!("{}", results.text(history));
+    show(&results.text(history))?;
     if let Some(path) = json {
         let text = serde_json::to_vec_pretty(&results).context("writing the results as JSON")?;
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;

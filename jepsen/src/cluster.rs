@@ -1,0 +1,223 @@
+//! A cluster of real processes on loopback: `gantry namesrv` and `gantry broker`, each with its own directory and log.
+//!
+//! Everything lives below one directory that belongs to the run. Processes end with the harness: each holds a pipe
+//! whose other end is ours.
+
+mod http;
+mod node;
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+pub use http::{get_json, post};
+pub use node::{Node, NodeKind};
+use serde_json::Value;
+
+use crate::recorder::Recorder;
+
+/// How long a new cluster may take until every group has a leader that answers.
+const START_TIME_MAX: Duration = Duration::from_secs(40);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const HTTP_TIME_MAX: Duration = Duration::from_millis(900);
+
+/// The shape of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub brokers: u16,
+    pub name_servers: u16,
+    pub groups: u16,
+}
+
+/// Where everything of a cluster listens, and what can be asked there. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub shape: Shape,
+    ports: Vec<u16>,
+}
+
+/// Real processes.
+pub struct Cluster {
+    pub layout: Layout,
+    pub nodes: Vec<Node>,
+}
+
+impl Cluster {
+    /// Starts a new cluster in `dir` and waits until it serves.
+    ///
+    /// # Errors
+    /// A process cannot be started, or the cluster does not serve in time.
+    pub async fn start(gantry: &Path, dir: &Path, shape: Shape, recorder: &Recorder) -> Result<Self> {
+        ensure!(gantry.is_file(), "{} is no file; build it with `cargo build --release`", gantry.display());
+        let layout = Layout { shape, ports: free_ports(shape)? };
+        let mut nodes = Vec::new();
+        for number in 1..=shape.name_servers {
+            let listen = layout.namesrv_addr(number);
+            let args = vec!["namesrv".into(), "--listen".into(), listen.to_string()];
+            let name = format!("ns{number}");
+            let log = dir.join(format!("{name}.log"));
+            nodes.push(Node::new(name, NodeKind::NameServer, gantry, args, log, listen, recorder));
+        }
+        let cluster_id = format!("{:032x}", (u128::from(std::process::id()) << 64) | u128::from(layout.ports[0]));
+        for number in 1..=shape.brokers {
+            let node_dir = dir.join(format!("n{number}"));
+            std::fs::create_dir_all(&node_dir).with_context(|| format!("creating {}", node_dir.display()))?;
+            let config = node_dir.join("broker.toml");
+            std::fs::write(&config, layout.config(&cluster_id, &node_dir, number))
+                .with_context(|| format!("writing {}", config.display()))?;
+            let args = vec!["broker".into(), "--config".into(), config.display().to_string()];
+            let name = format!("n{number}");
+            let log = dir.join(format!("{name}.log"));
+            let probe = layout.raft_addr(number);
+            nodes.push(Node::new(name, NodeKind::Broker, gantry, args, log, probe, recorder));
+        }
+        let mut cluster = Self { layout, nodes };
+        for node in &mut cluster.nodes {
+            let first: &[&str] = if node.kind == NodeKind::Broker { &["--bootstrap"] } else { &[] };
+            node.start(first)?;
+        }
+        cluster.layout.await_leaders(START_TIME_MAX).await.context("starting the cluster")?;
+        Ok(cluster)
+    }
+
+    /// A broker's process, by number from 1.
+    pub fn broker(&mut self, number: u16) -> Option<&mut Node> {
+        let name = format!("n{number}");
+        self.nodes.iter_mut().find(|node| node.name == name)
+    }
+
+    /// Ends every process, brokers first.
+    pub async fn stop(&mut self) {
+        for node in self.nodes.iter_mut().rev() {
+            node.stop().await;
+        }
+    }
+}
+
+impl Layout {
+    /// Waits until every group has a leader that answers clients.
+    ///
+    /// # Errors
+    /// It has not after `limit`.
+    pub async fn await_leaders(&self, limit: Duration) -> Result<()> {
+        let reached = async {
+            while !self.all_led().await {
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(limit, reached).await.is_err() {
+            bail!("not every group has a leader after {limit:?}");
+        }
+        Ok(())
+    }
+
+    async fn all_led(&self) -> bool {
+        for group in 0..self.shape.groups {
+            if self.leader_of(&group_name(group)).await.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The number of the broker that leads `group` and answers its clients.
+    pub async fn leader_of(&self, group: &str) -> Option<u16> {
+        for number in 1..=self.shape.brokers {
+            let Ok(status) = self.status(number).await else { continue };
+            let leads =
+                |found: &Value| found["name"] == group && found["role"] == "leader" && found["gates_open"] == true;
+            if status["groups"].as_array().is_some_and(|groups| groups.iter().any(leads)) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// What a broker says about itself.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn status(&self, number: u16) -> Result<Value> {
+        get_json(self.http_addr(number), "/v1/status", HTTP_TIME_MAX).await
+    }
+
+    /// The address that clients are given.
+    pub fn name_servers(&self) -> Vec<SocketAddr> {
+        (1..=self.shape.name_servers).map(|number| self.namesrv_addr(number)).collect()
+    }
+
+    fn namesrv_addr(&self, number: u16) -> SocketAddr {
+        self.addr(usize::from(number - 1))
+    }
+
+    pub fn http_addr(&self, number: u16) -> SocketAddr {
+        self.addr(self.first_of_broker(number))
+    }
+
+    pub fn raft_addr(&self, number: u16) -> SocketAddr {
+        self.addr(self.first_of_broker(number) + 1)
+    }
+
+    pub fn client_addr(&self, number: u16, group: u16) -> SocketAddr {
+        self.addr(self.first_of_broker(number) + 2 + usize::from(group))
+    }
+
+    fn first_of_broker(&self, number: u16) -> usize {
+        usize::from(self.shape.name_servers) + usize::from(number - 1) * (2 + usize::from(self.shape.groups))
+    }
+
+    fn addr(&self, nth: usize) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[nth]))
+    }
+
+    fn config(&self, cluster_id: &str, node_dir: &Path, number: u16) -> String {
+        let data: PathBuf = node_dir.join("data");
+        let namesrv: Vec<String> = self.name_servers().iter().map(|addr| format!("\"{addr}\"")).collect();
+        let mut text = format!(
+            "[cluster]\nid = \"{cluster_id}\"\n\n\
+             [node]\nname = \"n{number}\"\ndata_dir = {data:?}\nraft_listen = \"{}\"\nhttp_listen = \"{}\"\n\
+             namesrv = [{}]\nstop_forward_time = \"1s\"\n\n\
+             [storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\ndisk_early_percent = 90\n\
+             disk_forced_percent = 95\ndisk_free_percent_min = 2\nballast_bytes = \"0B\"\n",
+            self.raft_addr(number),
+            self.http_addr(number),
+            namesrv.join(", "),
+        );
+        for group in 0..self.shape.groups {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "\n[[group]]\nname = \"{}\"\nclient_listen = \"{}\"\npreferred_leader = \"n{}\"\n",
+                group_name(group),
+                self.client_addr(number, group),
+                1 + group % self.shape.brokers,
+            );
+            for member in 1..=self.shape.brokers {
+                let _ = write!(
+                    text,
+                    "\n[[group.member]]\nnode = \"n{member}\"\nid = {member}\nraft_addr = \"{}\"\nclient_addr = \"{}\"\n",
+                    self.raft_addr(member),
+                    self.client_addr(member, group),
+                );
+            }
+        }
+        text
+    }
+}
+
+/// `broker-a`, `broker-b` ...; groups count from 0.
+pub fn group_name(number: u16) -> String {
+    format!("broker-{}", char::from(b'a' + u8::try_from(number % 26).unwrap_or_default()))
+}
+
+/// As many ports as the shape needs, free at this moment.
+fn free_ports(shape: Shape) -> Result<Vec<u16>> {
+    let count = usize::from(shape.name_servers) + usize::from(shape.brokers) * (2 + usize::from(shape.groups));
+    // All of them are held until the last one is found, so that none comes twice.
+    let held: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("finding a free port"))
+        .collect::<Result<_>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr().context("reading a port")?.port())).collect()
+}

@@ -1,0 +1,269 @@
+//! Faults and their schedule: drawn from the seed before the run, aimed by role when their time comes.
+//!
+//! Each fault is installed, verified by a probe that must see it, and healed. One that no probe saw is recorded as
+//! indeterminate and makes the run unknown; one that could not be aimed is recorded as skipped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::cluster::{Cluster, group_name};
+use crate::history::{Fault, FaultState, Note};
+use crate::recorder::Recorder;
+use crate::seed::{Seed, Stream};
+
+/// Before a fault that the cluster must tolerate, it may take so long to be whole again.
+const WHOLE_TIME_MAX: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A family of faults, as named on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// No faults at all
+    None,
+    /// SIGKILL of a leader, a follower, any node, a majority, all nodes; and a node that is killed while it starts
+    Kill,
+    /// SIGSTOP of a leader or a follower
+    Pause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    KillLeader,
+    KillFollower,
+    KillRandom,
+    KillMajority,
+    KillAll,
+    /// Killed again and again while it starts.
+    CrashLoop,
+    PauseLeader,
+    PauseFollower,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KillLeader => "kill-leader",
+            Self::KillFollower => "kill-follower",
+            Self::KillRandom => "kill-random",
+            Self::KillMajority => "kill-majority",
+            Self::KillAll => "kill-all",
+            Self::CrashLoop => "crash-loop",
+            Self::PauseLeader => "pause-leader",
+            Self::PauseFollower => "pause-follower",
+        }
+    }
+
+    /// Whether a majority stays able to serve meanwhile.
+    fn is_tolerable(self) -> bool {
+        !matches!(self, Self::KillMajority | Self::KillAll)
+    }
+
+    fn is_pause(self) -> bool {
+        matches!(self, Self::PauseLeader | Self::PauseFollower)
+    }
+
+    fn moves_leadership(self) -> bool {
+        matches!(self, Self::KillLeader | Self::KillMajority | Self::KillAll)
+    }
+}
+
+/// One fault of a plan, in milliseconds from the beginning of the main phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Planned {
+    pub at_ms: u64,
+    pub lasts_ms: u64,
+    pub kind: Kind,
+}
+
+/// The faults of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    pub family: Family,
+    pub faults: Vec<Planned>,
+}
+
+impl Plan {
+    /// Draws the faults of a main phase that lasts so long; the last one is healed before its end.
+    pub fn drawn(seed: Seed, family: Family, main: Duration) -> Self {
+        let kinds: &[Kind] = match family {
+            Family::None => &[],
+            Family::Kill => &[
+                Kind::KillLeader,
+                Kind::KillLeader,
+                Kind::KillFollower,
+                Kind::KillRandom,
+                Kind::KillMajority,
+                Kind::KillAll,
+                Kind::CrashLoop,
+            ],
+            Family::Pause => &[Kind::PauseLeader, Kind::PauseLeader, Kind::PauseFollower],
+        };
+        let mut stream = seed.stream("plan.nemesis");
+        let end = u64::try_from(main.as_millis()).unwrap_or(u64::MAX);
+        let mut faults = Vec::new();
+        let mut at_ms = 500;
+        while let Some(kind) = stream.pick(kinds).copied() {
+            let lasts_ms = stream.between(300, 4_000);
+            if at_ms + lasts_ms > end {
+                break;
+            }
+            faults.push(Planned { at_ms, lasts_ms, kind });
+            at_ms += lasts_ms + stream.between(2_500, 6_000);
+        }
+        Self { family, faults }
+    }
+
+    /// Which kinds must be installed at least once for the run to count.
+    pub fn kinds(&self) -> BTreeMap<Box<str>, u64> {
+        self.faults.iter().map(|fault| (fault.kind.name().into(), 1)).collect()
+    }
+
+    /// Whether some fault of the plan must move leadership.
+    pub fn moves_leadership(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind.moves_leadership())
+    }
+}
+
+/// Carries a plan out. On return everything is healed.
+///
+/// # Errors
+/// A process cannot be started again, or the history not be written: failures of the harness.
+pub async fn run(plan: &Plan, seed: Seed, cluster: &mut Cluster, recorder: &Recorder) -> Result<()> {
+    let mut stream = seed.stream("nemesis.targets");
+    let begun = Instant::now();
+    for (nth, planned) in plan.faults.iter().enumerate() {
+        tokio::time::sleep_until(begun + Duration::from_millis(planned.at_ms)).await;
+        let note = |state, target: &[u16], why: String| {
+            recorder.note(Note::Fault(Fault {
+                id: format!("f{nth}").into(),
+                kind: planned.kind.name().into(),
+                state,
+                target: target.iter().map(|number| format!("n{number}").into()).collect(),
+                tolerable: planned.kind.is_tolerable(),
+                jump_ms: None,
+                why: why.into(),
+            }))
+        };
+        let targets = match aim(planned.kind, cluster, &mut stream).await {
+            Ok(targets) => targets,
+            Err(why) => {
+                note(FaultState::Skipped, &[], why)?;
+                continue;
+            }
+        };
+        match install(planned.kind, &targets, cluster, &mut stream).await {
+            Ok(probe) => note(FaultState::Installed, &targets, format!("seen by a probe after {probe:?}"))?,
+            Err(error) => note(FaultState::Indeterminate, &targets, format!("{error:#}"))?,
+        }
+        tokio::time::sleep(Duration::from_millis(planned.lasts_ms)).await;
+        heal(planned.kind, &targets, cluster, &mut stream).await?;
+        note(FaultState::Healed, &targets, String::new())?;
+    }
+    Ok(())
+}
+
+/// Chooses the brokers to hit, by what they are now.
+async fn aim(kind: Kind, cluster: &Cluster, stream: &mut Stream) -> Result<Vec<u16>, String> {
+    let layout = &cluster.layout;
+    let shape = layout.shape;
+    if kind.is_tolerable() {
+        await_whole(cluster).await?;
+    }
+    let all: Vec<u16> = (1..=shape.brokers).collect();
+    let group = group_name(u16::try_from(stream.below(u64::from(shape.groups))).unwrap_or_default());
+    let leader = layout.leader_of(&group).await;
+    let any = |stream: &mut Stream| stream.pick(&all).copied().unwrap_or(1);
+    Ok(match kind {
+        Kind::KillLeader | Kind::PauseLeader => vec![leader.ok_or_else(|| format!("{group} has no leader"))?],
+        Kind::KillFollower | Kind::PauseFollower => {
+            let leader = leader.ok_or_else(|| format!("{group} has no leader"))?;
+            let followers: Vec<u16> = all.iter().copied().filter(|number| *number != leader).collect();
+            vec![stream.pick(&followers).copied().ok_or("there is no follower")?]
+        }
+        Kind::KillRandom | Kind::CrashLoop => vec![any(stream)],
+        Kind::KillMajority => {
+            let spared = any(stream);
+            let others = all.iter().copied().filter(|number| *number != spared);
+            others.take(usize::from(shape.brokers / 2 + 1)).collect()
+        }
+        Kind::KillAll => all,
+    })
+}
+
+/// Waits until every broker runs and every group has a leader, so that losing one more is tolerable.
+async fn await_whole(cluster: &Cluster) -> Result<(), String> {
+    let layout = &cluster.layout;
+    let whole = async {
+        'again: loop {
+            for number in 1..=layout.shape.brokers {
+                let runs = layout.status(number).await.is_ok_and(|status| status["ready"] == true);
+                if !runs {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                    continue 'again;
+                }
+            }
+            return;
+        }
+    };
+    let in_time = tokio::time::timeout(WHOLE_TIME_MAX, whole).await;
+    in_time.map_err(|_| format!("not every broker is ready after {WHOLE_TIME_MAX:?}"))
+}
+
+/// Installs a fault. Says how long it took until the slowest probe saw it.
+async fn install(kind: Kind, targets: &[u16], cluster: &mut Cluster, stream: &mut Stream) -> Result<Duration> {
+    let mut slowest = Duration::ZERO;
+    for number in targets {
+        let node = cluster.broker(*number).context("a target that is no broker")?;
+        let seen = if kind.is_pause() { node.pause().await? } else { node.kill().await? };
+        slowest = slowest.max(seen);
+        if kind == Kind::CrashLoop {
+            for _ in 0..3 {
+                node.start(&[])?;
+                tokio::time::sleep(Duration::from_millis(stream.between(5, 400))).await;
+                slowest = slowest.max(node.kill().await?);
+            }
+        }
+    }
+    Ok(slowest)
+}
+
+/// Starts or resumes the targets, in any order.
+async fn heal(kind: Kind, targets: &[u16], cluster: &mut Cluster, stream: &mut Stream) -> Result<()> {
+    let mut left = targets.to_vec();
+    while !left.is_empty() {
+        let nth = usize::try_from(stream.below(left.len() as u64)).unwrap_or_default();
+        let node = cluster.broker(left.swap_remove(nth)).context("a target that is no broker")?;
+        if kind.is_pause() {
+            node.resume()?;
+        } else if !node.is_running() {
+            node.start(&[])?;
+        }
+        tokio::time::sleep(Duration::from_millis(stream.below(200))).await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Family, Plan};
+    use crate::seed::Seed;
+
+    #[test]
+    fn a_plan_comes_again_from_its_seed_and_ends_in_time() {
+        let main = Duration::from_secs(60);
+        let plan = Plan::drawn(Seed(1), Family::Kill, main);
+        assert_eq!(plan, Plan::drawn(Seed(1), Family::Kill, main));
+        assert!(plan.faults.len() >= 5);
+        let last = plan.faults.last().unwrap();
+        assert!(last.at_ms + last.lasts_ms <= 60_000);
+        assert!(Plan::drawn(Seed(1), Family::None, main).faults.is_empty());
+    }
+}
