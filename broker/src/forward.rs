@@ -132,6 +132,7 @@ impl Patience {
             | RequestCode::DELETE_SUBSCRIPTIONGROUP
             | RequestCode::INVOKE_BROKER_TO_RESET_OFFSET
             | RequestCode::RESUME_CHECK_HALF_MESSAGE
+            | RequestCode::UPDATE_BROKER_CONFIG
             | RequestCode::CLONE_GROUP_OFFSET => patience(2_000, 4_500, Repeat::Harmless),
             _ => None,
         }

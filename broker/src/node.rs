@@ -325,6 +325,8 @@ impl Node {
             hub: self.hub.clone(),
             catch_up,
             registration: self.registration.handle(),
+            retention_time: self.shared.options.retention.time,
+            drop_expired: self.shared.retention.wanted(),
         };
         let mut starting = tokio::task::JoinSet::new();
         for group in &self.shared.groups {

@@ -14,8 +14,9 @@
 //! | `lock` | 41 42 | the leader, through the log |
 //! | `client` | 34 35 38 46 203 204 328, relays 221 223 307 309 | any replica, from heartbeats |
 //! | `query` | 12 33 321 | any replica, from what it has applied |
-//! | `admin_topic`, `admin_group` | 17 18 200 207 215 222 225 314 | the leader, through the log |
+//! | `admin_topic`, `admin_group`, `live_settings` | 17 18 25 200 207 215 222 225 314 | the leader, through the log |
 //! | `admin_topic`, `admin_group`, `consume_stats`, `runtime` | what tools read | any replica |
+//! | `refused` | what there is another way for | any replica |
 //!
 //! What only the leader may answer goes through [`forward`](crate::forward): another replica passes it on, or holds it
 //! while nobody leads. Nothing here blocks the task that reads a connection.
@@ -27,11 +28,14 @@ mod client;
 mod consume_stats;
 mod delay;
 pub(crate) mod filter;
+mod follower_read;
+mod live_settings;
 mod lock;
 mod offset;
 mod offset_buffer;
 mod pull;
 mod query;
+mod refused;
 mod reply;
 mod runtime;
 mod send;
@@ -51,13 +55,15 @@ use parking_lot::Mutex;
 use protocol::message::{UniqueKeyParts, unique_key};
 use protocol::{GroupName, RemotingCommand, RequestCode, TopicName};
 use remoting::{Connection, Handler, Responder};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::answer::unsupported;
+use self::live_settings::LiveCache;
 use self::offset_buffer::OffsetBuffer;
 use self::pull::HeldPull;
+use self::refused::refused;
 use self::stats::Stats;
 use crate::client_table::{ClientTable, Now, TableLimits};
 use crate::delay_levels::DelayLevels;
@@ -97,6 +103,8 @@ pub struct GroupSettings {
     pub delay_levels: DelayLevels,
     /// How producers are asked about their transactions.
     pub transactions: TransactionSettings,
+    /// How long messages stay.
+    pub retention_time: Duration,
 }
 
 /// Tells the name servers about topics without waiting for the next round.
@@ -125,6 +133,8 @@ pub struct GroupParts {
     pub registrar: Arc<dyn Registrar>,
     /// How full the disk is that holds the log.
     pub disk: watch::Receiver<DiskState>,
+    /// Told when a tool wants old segments dropped, whatever the hour.
+    pub drop_expired: Arc<Notify>,
 }
 
 /// The parked pulls of a group. Made before the message store, which wakes them.
@@ -166,9 +176,11 @@ pub(crate) struct Shared {
     pub(crate) peers: PeerHub,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) disk: watch::Receiver<DiskState>,
+    pub(crate) drop_expired: Arc<Notify>,
     pub(crate) clients: ClientTable<Connection>,
     pub(crate) offsets: OffsetBuffer,
     pub(crate) stats: Stats,
+    live: LiveCache,
     /// Where leader's work is done now.
     pub(crate) place: watch::Sender<Place>,
     /// Groups whose creation is under way.
@@ -210,9 +222,11 @@ impl Group {
             peers: parts.peers,
             registrar: parts.registrar,
             disk: parts.disk,
+            drop_expired: parts.drop_expired,
             clients: ClientTable::new(TableLimits::default(), now.instant),
             offsets: OffsetBuffer::default(),
             stats: Stats::new(now.instant),
+            live: LiveCache::default(),
             place,
             creating: Mutex::default(),
             last_store_ms: AtomicI64::new(0),
@@ -386,12 +400,14 @@ impl Group {
             RequestCode::QUERY_CORRECTION_OFFSET => self.correction_offsets(request),
             RequestCode::GET_BROKER_RUNTIME_INFO => self.runtime_info(request),
             RequestCode::GET_BROKER_CONFIG => self.broker_config(request),
-            RequestCode::UPDATE_BROKER_CONFIG => self.refuse_config_update(),
             RequestCode::VIEW_BROKER_STATS_DATA => self.view_stats(request),
-            RequestCode::CLEAN_EXPIRED_CONSUMEQUEUE
-            | RequestCode::CLEAN_UNUSED_TOPIC
-            | RequestCode::DELETE_EXPIRED_COMMITLOG => Ok(answer::success(request)),
-            _ => Ok(unsupported(request)),
+            // Queue files go with their segments and with their topics.
+            RequestCode::CLEAN_EXPIRED_CONSUMEQUEUE | RequestCode::CLEAN_UNUSED_TOPIC => Ok(answer::success(request)),
+            RequestCode::DELETE_EXPIRED_COMMITLOG => {
+                self.0.drop_expired.notify_one();
+                Ok(answer::success(request))
+            }
+            _ => Ok(refused(request).unwrap_or_else(|| unsupported(request))),
         };
         self.reply(request, responder, outcome);
     }
@@ -425,6 +441,7 @@ impl Group {
             RequestCode::DELETE_SUBSCRIPTIONGROUP => self.delete_group(request).await,
             RequestCode::INVOKE_BROKER_TO_RESET_OFFSET => self.reset_offset(request).await,
             RequestCode::CLONE_GROUP_OFFSET => self.clone_offsets(request).await,
+            RequestCode::UPDATE_BROKER_CONFIG => self.update_config(request).await,
             _ => Ok(unsupported(request)),
         }
     }

@@ -188,7 +188,19 @@ impl Processor {
             }
             RequestCode::UPDATE_NAMESRV_CONFIG => Err(Refusal::new(
                 ResponseCode::NO_PERMISSION,
-                "the settings of this name server cannot be changed while it runs: start it again with other ones",
+                "a name server's settings are not changed while it runs: change conf/namesrv.toml or its command line and start \
+                 it again",
+            )),
+            RequestCode::CONTROLLER_ELECT_MASTER
+            | RequestCode::CONTROLLER_GET_REPLICA_INFO
+            | RequestCode::CONTROLLER_GET_METADATA_INFO
+            | RequestCode::CONTROLLER_GET_SYNC_STATE_DATA
+            | RequestCode::UPDATE_CONTROLLER_CONFIG
+            | RequestCode::GET_CONTROLLER_CONFIG
+            | RequestCode::CLEAN_BROKER_DATA => Err(Refusal::new(
+                ResponseCode::NO_PERMISSION,
+                "there is no controller: the replicas of a broker group elect their leader themselves; `gantry status` \
+                 shows who leads",
             )),
             RequestCode::GET_NAMESRV_CONFIG => Ok(success(request).with_body(self.config_text())),
             _ => Err(Refusal::new(

@@ -143,6 +143,8 @@ codes! {
         GET_TOPIC_CONFIG = 351,
         GET_SUBSCRIPTIONGROUP_CONFIG = 352,
         UPDATE_AND_GET_GROUP_FORBIDDEN = 353,
+        CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354,
+        EXPORT_ROCKSDB_CONFIG_TO_JSON = 355,
         LITE_PULL_MESSAGE = 361,
         RECALL_MESSAGE = 370,
         QUERY_ASSIGNMENT = 400,
@@ -165,6 +167,9 @@ codes! {
         CONTROLLER_GET_SYNC_STATE_DATA = 1006,
         GET_BROKER_EPOCH_CACHE = 1007,
         NOTIFY_BROKER_ROLE_CHANGED = 1008,
+        UPDATE_CONTROLLER_CONFIG = 1009,
+        GET_CONTROLLER_CONFIG = 1010,
+        CLEAN_BROKER_DATA = 1011,
         CONTROLLER_GET_NEXT_BROKER_ID = 1012,
         CONTROLLER_APPLY_BROKER_ID = 1013,
         UPDATE_COLD_DATA_FLOW_CTR_CONFIG = 2001,
@@ -181,6 +186,7 @@ codes! {
         AUTH_DELETE_ACL = 3008,
         AUTH_GET_ACL = 3009,
         AUTH_LIST_ACL = 3010,
+        SWITCH_TIMER_ENGINE = 5001,
         POP_MESSAGE = 200050,
         ACK_MESSAGE = 200051,
         PEEK_MESSAGE = 200052,
@@ -188,6 +194,12 @@ codes! {
         NOTIFICATION = 200054,
         POLLING_INFO = 200055,
         POP_ROLLBACK = 200056,
+        GET_BROKER_LITE_INFO = 200074,
+        GET_PARENT_TOPIC_INFO = 200075,
+        GET_LITE_TOPIC_INFO = 200076,
+        GET_LITE_CLIENT_INFO = 200077,
+        GET_LITE_GROUP_INFO = 200078,
+        TRIGGER_LITE_DISPATCH = 200079,
         BATCH_ACK_MESSAGE = 200151,
     }
 }
@@ -206,6 +218,12 @@ impl RequestCode {
             3446 => Self::NOTIFICATION,
             3447 => Self::POLLING_INFO,
             3448 => Self::POP_ROLLBACK,
+            3466 => Self::GET_BROKER_LITE_INFO,
+            3467 => Self::GET_PARENT_TOPIC_INFO,
+            3468 => Self::GET_LITE_TOPIC_INFO,
+            3469 => Self::GET_LITE_CLIENT_INFO,
+            3470 => Self::GET_LITE_GROUP_INFO,
+            3471 => Self::TRIGGER_LITE_DISPATCH,
             3543 => Self::BATCH_ACK_MESSAGE,
             // `From` is not const.
             _ => Self(code as i32),
@@ -349,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn pop_codes_cut_to_16_bits_are_recognised() {
+    fn codes_cut_to_16_bits_are_recognised() {
         for code in RequestCode::KNOWN {
             assert_eq!(RequestCode::from_binary(code.0 as i16), *code);
         }

@@ -13,7 +13,7 @@ use raft_store::{
     ClusterId, FlushMode, LogPosition, LogView, Member, Pace, ReadBudget, Recovered, ScrubOptions, StoppedStore,
 };
 use remoting::Handler;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::late_handler::LateHandler;
 use super::rejoin::{self, Former};
@@ -54,6 +54,8 @@ pub(super) struct Context {
     pub(super) hub: PeerHub,
     pub(super) catch_up: Option<Arc<CatchUpRate>>,
     pub(super) registration: RegistrationHandle,
+    pub(super) retention_time: Duration,
+    pub(super) drop_expired: Arc<Notify>,
 }
 
 pub(super) struct NodeGroup {
@@ -375,6 +377,7 @@ impl NodeGroup {
                 message_bytes_max: context.broker.message_bytes_max,
                 delay_levels: context.broker.delay_levels.clone(),
                 transactions: context.broker.transactions,
+                retention_time: context.retention_time,
             },
             state: store.state.clone(),
             store: store.store.clone(),
@@ -384,6 +387,7 @@ impl NodeGroup {
             peers: context.hub.clone(),
             registrar: Arc::new(context.registration.clone()),
             disk: disk.subscribe(),
+            drop_expired: Arc::clone(&context.drop_expired),
         });
         let handler = Arc::new(GroupHandler::new(group.clone()));
         let running = Arc::new(Running {
@@ -656,6 +660,16 @@ impl NodeGroup {
     }
 }
 
+/// Takes from topics what the broker does not allow at all.
+fn limit_permissions(topics: &mut [Arc<TopicConfig>], group: &Group) {
+    for topic in topics {
+        let perm = group.route_permission(topic.perm);
+        if perm != topic.perm {
+            *topic = Arc::new(TopicConfig { perm, ..TopicConfig::clone(topic) });
+        }
+    }
+}
+
 impl RegisteredGroup for NodeGroup {
     fn record(&self) -> GroupRecord {
         let mut record = GroupRecord {
@@ -683,11 +697,17 @@ impl RegisteredGroup for NodeGroup {
     }
 
     fn topics(&self) -> Option<Vec<Arc<TopicConfig>>> {
-        Some(self.running()?.state.topics())
+        let running = self.running()?;
+        let mut topics = running.state.topics();
+        limit_permissions(&mut topics, &running.group);
+        Some(topics)
     }
 
     fn topic_changes(&self, counter: u64) -> Option<TopicChanges> {
-        self.running()?.state.topic_changes(counter)
+        let running = self.running()?;
+        let mut changes = running.state.topic_changes(counter)?;
+        limit_permissions(&mut changes.put, &running.group);
+        Some(changes)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use super::group::{NodeGroup, Running};
@@ -26,6 +27,8 @@ pub(super) struct NodeRetention {
     pressure: PressureProbe,
     clock: Arc<Mutex<WatchedClock>>,
     started: Instant,
+    /// Told when somebody wants a look that does not wait for an hour of the day.
+    wanted: Arc<Notify>,
 }
 
 impl NodeRetention {
@@ -35,7 +38,12 @@ impl NodeRetention {
         started: Instant,
         pressure: PressureProbe,
     ) -> Self {
-        Self { options, pressure, clock: Arc::new(Mutex::new(clock)), started }
+        Self { options, pressure, clock: Arc::new(Mutex::new(clock)), started, wanted: Arc::default() }
+    }
+
+    /// To ask for a look that does not wait for an hour of the day.
+    pub(super) fn wanted(&self) -> Arc<Notify> {
+        Arc::clone(&self.wanted)
     }
 
     /// Looks until it is cancelled.
@@ -44,16 +52,17 @@ impl NodeRetention {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let pressed = (self.pressure)() == Pressure::Forced;
-            tokio::select! {
-                _ = tick.tick() => {}
-                () = tokio::time::sleep(FORCED_INTERVAL), if pressed => {}
-            }
-            self.look(groups, now().wall_ms).await;
+            let hours: &[u8] = tokio::select! {
+                _ = tick.tick() => &self.options.delete_hours,
+                () = tokio::time::sleep(FORCED_INTERVAL), if pressed => &self.options.delete_hours,
+                () = self.wanted.notified() => &[],
+            };
+            self.look(groups, now().wall_ms, hours).await;
         }
     }
 
-    /// One look, at the time that the wall clock says.
-    pub(super) async fn look(&self, groups: &[Arc<NodeGroup>], wall_ms: i64) {
+    /// One look, at the time that the wall clock says. What is old goes in these hours only; none named means any.
+    async fn look(&self, groups: &[Arc<NodeGroup>], wall_ms: i64, hours: &[u8]) {
         let usable = self.with_clock(move |clock, uptime| clock.look(wall_ms, uptime)).await;
         let pressure = (self.pressure)();
         if let Some(now_ms) = usable {
@@ -72,7 +81,7 @@ impl NodeRetention {
         }
         let mut dropped = false;
         if let Some(now_ms) = usable
-            && (pressure >= Pressure::Early || is_hour(&self.options.delete_hours, now_ms))
+            && (pressure >= Pressure::Early || is_hour(hours, now_ms))
         {
             for (running, survey) in &surveys {
                 if let Some(choice) = survey.by_age(now_ms, self.options.time, pressure) {

@@ -109,7 +109,7 @@ impl Group {
         let config = self.0.state.group(&group);
         let has_topic = self.0.state.topic(&group.retry_topic()).is_some();
         let complete = config.as_ref().is_some_and(|config| has_topic || config.retry_queues == 0);
-        if complete || (config.is_none() && !self.0.settings.auto_create_groups) {
+        if complete || (config.is_none() && !self.live().auto_create_groups) {
             return;
         }
         if !self.0.creating.lock().insert(group.clone()) {

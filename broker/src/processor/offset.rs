@@ -86,7 +86,7 @@ impl Group {
             Failure::refused(ResponseCode::TOPIC_NOT_EXIST, remark)
         })?;
         if self.0.state.group(&header.group).is_none() && !header.group.is_system() {
-            let remark = format!("Group {} not exist!", header.group);
+            let remark = format!("Group {0} not exist! Create it first: mqadmin updateSubGroup -g {0}", header.group);
             return Err(Failure::refused(ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST, remark));
         }
         let queue_id = u32::try_from(header.queue_id).ok().filter(|queue_id| *queue_id < topic.queues());
@@ -129,7 +129,7 @@ impl Group {
     /// that it creates is applied.
     fn group_to_create(&self, request: &RemotingCommand) -> Option<GroupName> {
         let header = UpdateConsumerOffsetRequest::decode(request).ok()?;
-        let wanted = self.0.settings.auto_create_groups
+        let wanted = self.live().auto_create_groups
             && !header.group.is_system()
             && self.0.state.group(&header.group).is_none()
             && self.0.state.topic(&header.topic).is_some()

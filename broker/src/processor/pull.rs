@@ -15,12 +15,14 @@ use remoting::Responder;
 
 use super::answer::{Failure, Outcome, not_proposed};
 use super::filter::{self, FilterError, MessageFilter};
+use super::follower_read::ReadFrom;
 use super::offset_buffer::Key;
 use super::send::wire_offset;
 use super::{Group, now};
 use crate::client_table::{Subscription, SubscriptionLookup};
 use crate::forward::{PULL_PATIENCE, Place, Source};
 use crate::pull_hold::Wait;
+use crate::state_machine::topic::PERM_READ;
 use crate::state_machine::{Command, GroupConfig};
 use crate::store::{PullOutcome, PullStatus};
 
@@ -43,6 +45,7 @@ pub(crate) struct PullTask {
     queue_offset: i64,
     messages_max: usize,
     bytes_max: usize,
+    read_from: ReadFrom,
     filter: MessageFilter,
     /// The expression behind `filter` and its kind, for a replica that does not know this client.
     expression: String,
@@ -260,9 +263,12 @@ impl Group {
 
     /// The checks before a queue is read, in the order in which clients know their codes.
     fn check_pull(&self, header: &PullRequest) -> Result<PullTask, Failure> {
-        let settings = &self.0.settings;
+        let live = self.live();
+        if live.permission & PERM_READ == 0 {
+            return Err(no_permission(format!("the broker[{}] pulling message is forbidden", self.name())));
+        }
         let group = self.0.state.group(&header.group);
-        if group.is_none() && !settings.auto_create_groups && !header.group.is_system() {
+        if group.is_none() && !live.auto_create_groups && !header.group.is_system() {
             return Err(Failure::no_group(&header.group));
         }
         if group.as_ref().is_some_and(|group| !group.consume_enable) {
@@ -291,6 +297,7 @@ impl Group {
             queue_offset: header.queue_offset,
             messages_max: usize::try_from(header.max_msg_nums).unwrap_or(0).clamp(1, MESSAGES_MAX),
             bytes_max: bytes_max.unwrap_or(ANSWER_BYTES_DEFAULT).min(ANSWER_BYTES_MAX),
+            read_from: ReadFrom::of(group.as_deref()),
             filter,
             expression,
             expression_type,
@@ -370,8 +377,9 @@ impl Group {
             self.0.stats.missed.add(1);
         }
         let mut answer = RemotingCommand::response_to(request, code).with_remark(remark);
+        let is_slow = || !self.0.store.is_hot(&task.topic, task.queue_id, next_begin_offset);
         PullResponse {
-            suggest_which_broker_id: 0,
+            suggest_which_broker_id: self.suggested_replica(task.read_from, is_slow),
             next_begin_offset,
             min_offset: wire_offset(found.min_offset),
             max_offset: wire_offset(found.max_offset),

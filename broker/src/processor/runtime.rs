@@ -1,11 +1,11 @@
-//! The broker about itself: codes 25, 26, 28, 315.
+//! The broker about itself: codes 26, 28, 315.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::body::{BrokerStatsData, BrokerStatsItem, KvTable, encode_config_text};
 use protocol::header::{BrokerConfigResponse, ViewBrokerStatsRequest};
-use protocol::{PROTOCOL_VERSION, RemotingCommand, ResponseCode};
+use protocol::{PROTOCOL_VERSION, RemotingCommand};
 
 use super::answer::{Failure, Outcome, success};
 use super::stats::{Meter, Rate};
@@ -33,6 +33,8 @@ impl Group {
 
         put("putTps", rates(&stats.put));
         put("getTransferredTps", rates(&stats.got));
+        // The same under the name that tools of the 4.9 line look for.
+        put("getTransferedTps", rates(&stats.got));
         put("getFoundTps", rates(&stats.found));
         put("getMissTps", rates(&stats.missed));
         let (found, missed) = (stats.found.recent(), stats.missed.recent());
@@ -42,15 +44,14 @@ impl Group {
         put("putMessageFailedTimes", stats.put_failed.total().to_string());
         put("putMessageSizeTotal", bytes.to_string());
         put("putMessageAverageSize", format!("{:.1}", bytes as f64 / (messages.max(1)) as f64));
-        put("msgPutTotalTodayNow", messages.to_string());
-        put("msgGetTotalTodayNow", stats.got.total().to_string());
-        for key in [
-            "msgPutTotalYesterdayMorning",
-            "msgPutTotalTodayMorning",
-            "msgGetTotalYesterdayMorning",
-            "msgGetTotalTodayMorning",
+        let mornings = stats.mornings();
+        for (kind, now, morning) in [
+            ("Put", messages, mornings.map(|morning| morning.put)),
+            ("Get", stats.got.total(), mornings.map(|morning| morning.got)),
         ] {
-            put(key, "0".to_owned());
+            put(&format!("msg{kind}TotalYesterdayMorning"), morning[0].to_string());
+            put(&format!("msg{kind}TotalTodayMorning"), morning[1].to_string());
+            put(&format!("msg{kind}TotalTodayNow"), now.to_string());
         }
 
         for (level, next, end) in self.delay_progress().filter(|(_, _, end)| *end > 0) {
@@ -64,7 +65,8 @@ impl Group {
         put("remainHowManyDataToFlush", "0 B".to_owned());
         let earliest = self.0.store.earliest_message_time();
         let earliest = earliest.map_err(|error| Failure::error(format!("reading the log: {error}")))?;
-        put("earliestMessageTimeStamp", earliest.unwrap_or(-1).to_string());
+        // Without a message, what tools make of it is an age of nothing.
+        put("earliestMessageTimeStamp", earliest.unwrap_or(now.wall_ms).to_string());
         if let Some(space) = self.0.disk.borrow().space {
             let ratio = format!("{:.2}", space.used_ratio());
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
@@ -104,38 +106,37 @@ impl Group {
     pub(super) fn broker_config(&self, request: &RemotingCommand) -> Outcome {
         let settings = &self.0.settings;
         let is_leader = matches!(self.place(), Place::Here { .. });
-        let entries = [
-            ("autoCreateSubscriptionGroup", settings.auto_create_groups.to_string()),
-            ("autoCreateTopicEnable", settings.auto_create_topics.to_string()),
+        let flush = *self.0.state.flush().borrow();
+        let is_sync = flush.is_none_or(|setting| setting.is_sync);
+        let live = self.live();
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let fixed = [
             ("brokerClusterName", settings.cluster_name.clone()),
             ("brokerIP1", settings.client_addr.ip().to_string()),
             ("brokerId", if is_leader { "0".to_owned() } else { settings.node_id.to_string() }),
             ("brokerName", settings.broker_name.clone()),
-            ("brokerPermission", "6".to_owned()),
             ("brokerRole", if is_leader { "SYNC_MASTER" } else { "SLAVE" }.to_owned()),
-            ("defaultTopicQueueNums", settings.auto_create_queues.to_string()),
+            ("clientCallbackExecutorThreads", cores.to_string()),
             ("enablePropertyFilter", "true".to_owned()),
+            ("fileReservedTime", (settings.retention_time.as_secs() / 3_600).to_string()),
+            ("filterServerNums", "0".to_owned()),
+            ("flushDiskType", if is_sync { "SYNC_FLUSH" } else { "ASYNC_FLUSH" }.to_owned()),
             ("listenPort", settings.client_addr.port().to_string()),
             ("longPollingEnable", "true".to_owned()),
-            ("maxMessageSize", settings.message_bytes_max.to_string()),
             ("messageDelayLevel", settings.delay_levels.to_string()),
+            ("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC".to_owned()),
             ("storeReplyMessageEnable", "true".to_owned()),
-            ("transactionCheckInterval", settings.transactions.check_interval.as_millis().to_string()),
-            ("transactionCheckMax", settings.transactions.check_max.to_string()),
-            ("transactionTimeOut", settings.transactions.timeout.as_millis().to_string()),
+            ("traceOn", "true".to_owned()),
+            ("traceTopicEnable", "true".to_owned()),
+            ("useTLS", "false".to_owned()),
         ];
+        let mut entries: Vec<(&str, String)> = fixed.into_iter().chain(live.entries()).collect();
+        entries.sort();
         let text = encode_config_text(entries.iter().map(|(key, value)| (*key, value.as_str())));
         let mut answer = success(request).with_body(text);
         let version = r#"{"counter":0,"stateVersion":0,"timestamp":0}"#.to_owned();
         BrokerConfigResponse { version }.encode_into(&mut answer.ext);
         Ok(answer)
-    }
-
-    pub(super) fn refuse_config_update(&self) -> Outcome {
-        Err(Failure::refused(
-            ResponseCode::NO_PERMISSION,
-            "the configuration is a file on each node: change conf/broker.toml and restart one node after the other",
-        ))
     }
 
     pub(super) fn view_stats(&self, request: &RemotingCommand) -> Outcome {

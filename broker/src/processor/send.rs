@@ -204,7 +204,7 @@ impl Group {
         self.check_room()?;
         let sent = SendRequest::decode(request)?;
         let properties = Scan::of(sent.properties);
-        let settings = &self.0.settings;
+        let (settings, live) = (&self.0.settings, self.live());
         let plan = plan::plan(
             &Sent {
                 request: &sent,
@@ -215,9 +215,10 @@ impl Group {
             },
             &SendRules {
                 broker_name: &settings.broker_name,
-                auto_create_topics: settings.auto_create_topics,
-                auto_create_queues: settings.auto_create_queues,
-                message_bytes_max: settings.message_bytes_max,
+                auto_create_topics: live.auto_create_topics,
+                auto_create_queues: live.auto_create_queues,
+                message_bytes_max: live.message_bytes_max,
+                permission: live.permission,
                 delay_levels: &settings.delay_levels,
             },
             self,
@@ -261,7 +262,7 @@ impl Group {
         };
         let mut text = String::with_capacity(sent.properties.len() + RECORD_ROOM);
         if sent.batch {
-            let inflated = inflate_batch(kept, &request.body, settings.message_bytes_max)?;
+            let inflated = inflate_batch(kept, &request.body, live.message_bytes_max)?;
             let template = match &inflated {
                 Some(body) => NewMessage { body, sys_flag: template.sys_flag.without(SYS_FLAG_KEPT), ..template },
                 None => template,
@@ -280,7 +281,7 @@ impl Group {
         additions.transaction_id = target.half.then_some(&unique_key);
         plan::complete_properties(sent.properties, &properties, additions, &mut text);
         if text.len() > PROPERTIES_BYTES_MAX {
-            return Err(too_large(settings.message_bytes_max));
+            return Err(too_large(live.message_bytes_max));
         }
         let message = NewMessage { properties: &text, ..template };
         let mut records = BytesMut::with_capacity(request.body.len() + text.len() + RECORD_ROOM);
@@ -309,7 +310,7 @@ impl Group {
             text.clear();
             plan::complete_properties(item.properties, &scan, additions, text);
             if text.len() > PROPERTIES_BYTES_MAX {
-                return Err(too_large(self.0.settings.message_bytes_max));
+                return Err(too_large(self.live().message_bytes_max));
             }
             let message = NewMessage { flag: item.flag, body: item.body, properties: text, ..*template };
             encode_record(&message, &mut records).map_err(|error| illegal_batch(&error))?;

@@ -24,6 +24,7 @@ const HOUR_SAMPLES: usize = 7;
 const DAY_SAMPLES: usize = 25;
 const FINE_PER_COARSE: u64 = 60;
 const COARSE_PER_HOUR: u64 = 6;
+const DAY_MS: i64 = 24 * 3_600 * 1_000;
 
 /// What happened within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -63,8 +64,13 @@ impl Ring {
 
     /// Over the newest `count` samples.
     fn rate(&self, count: usize) -> Rate {
+        self.rate_until(count, self.samples.back())
+    }
+
+    /// From the oldest of the newest `count` samples to `last`, which may be one of another ring.
+    fn rate_until(&self, count: usize, last: Option<&Sample>) -> Rate {
         let skipped = self.samples.len().saturating_sub(count);
-        let (Some(first), Some(last)) = (self.samples.get(skipped), self.samples.back()) else {
+        let (Some(first), Some(last)) = (self.samples.get(skipped), last) else {
             return Rate::default();
         };
         let sum = last.value - first.value;
@@ -140,20 +146,53 @@ impl Meter {
         self.rings.lock().fine.rate(MINUTE_SAMPLES)
     }
 
-    /// The last hour.
+    /// The last hour, up to the newest sample.
     pub(crate) fn hour(&self) -> Rate {
-        self.rings.lock().ten_minutes.rate(HOUR_SAMPLES)
+        let rings = self.rings.lock();
+        rings.ten_minutes.rate_until(HOUR_SAMPLES, rings.fine.samples.back())
     }
 
-    /// The last day.
+    /// The last day, up to the newest sample.
     pub(crate) fn day(&self) -> Rate {
-        self.rings.lock().hours.rate(DAY_SAMPLES)
+        let rings = self.rings.lock();
+        rings.hours.rate_until(DAY_SAMPLES, rings.fine.samples.back())
     }
 
     /// Rates a second over the last 10 s, minute and 10 minutes.
     pub(crate) fn recent(&self) -> [f64; 3] {
         let rings = self.rings.lock();
         [2, MINUTE_SAMPLES, FINE_SAMPLES].map(|count| rings.fine.rate(count).per_second)
+    }
+}
+
+/// What had been counted when a day began, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Morning {
+    /// Messages put.
+    pub(crate) put: u64,
+    /// Messages given to consumers.
+    pub(crate) got: u64,
+}
+
+/// The mornings of yesterday and of today.
+#[derive(Debug, Default)]
+struct Mornings {
+    /// Days since 1970, as of the last look.
+    day: i64,
+    last_two: [Morning; 2],
+}
+
+impl Mornings {
+    /// Notes the counts when a day has begun since the last look.
+    fn look(&mut self, wall_ms: i64, counted: Morning) {
+        let day = wall_ms.div_euclid(DAY_MS);
+        if self.day == 0 {
+            // The first day began before the process did.
+            self.day = day;
+        } else if day > self.day {
+            let yesterday = if day == self.day + 1 { self.last_two[1] } else { counted };
+            (self.day, self.last_two) = (day, [yesterday, counted]);
+        }
     }
 }
 
@@ -173,6 +212,7 @@ pub(crate) struct Stats {
     pub(crate) found: Meter,
     /// Pulls that found nothing.
     pub(crate) missed: Meter,
+    mornings: Mutex<Mornings>,
     by_topic: RwLock<HashMap<TopicName, Arc<Meter>>>,
     by_reader: RwLock<HashMap<TopicName, HashMap<GroupName, Arc<Meter>>>>,
 }
@@ -188,6 +228,7 @@ impl Stats {
             got: Meter::new(now),
             found: Meter::new(now),
             missed: Meter::new(now),
+            mornings: Mutex::default(),
             by_topic: RwLock::new(HashMap::new()),
             by_reader: RwLock::new(HashMap::new()),
         }
@@ -246,6 +287,16 @@ impl Stats {
         }
     }
 
+    /// What had been counted on the mornings of yesterday and of today.
+    pub(crate) fn mornings(&self) -> [Morning; 2] {
+        self.mornings.lock().last_two
+    }
+
+    /// Notes the counts if a day has begun. Called every [`SAMPLE_INTERVAL`].
+    pub(crate) fn look_at_day(&self, wall_ms: i64) {
+        self.mornings.lock().look(wall_ms, Morning { put: self.put.total(), got: self.got.total() });
+    }
+
     /// Reads every meter into its rings. Called every [`SAMPLE_INTERVAL`].
     pub(crate) fn sample(&self, now: Instant) {
         for meter in [&self.put, &self.put_bytes, &self.put_failed, &self.got, &self.found, &self.missed] {
@@ -289,6 +340,34 @@ mod tests {
         assert_eq!(meter.minute(), Rate::default(), "a minute later it is quiet");
         assert_eq!(stats.put.recent(), [0.0, 0.0, 0.25]);
         assert_eq!(meter.total(), 20);
+    }
+
+    #[test]
+    fn a_day_counts_from_its_first_minute_on() {
+        let start = Instant::now();
+        let stats = Stats::new(start);
+        stats.count_put(&TopicName::parse("T").unwrap(), 5, 50);
+        for tick in 1..=12 {
+            stats.sample(start + Duration::from_secs(10 * tick));
+        }
+        let meter = stats.topic("T").unwrap();
+        assert_eq!((meter.minute().sum, meter.hour().sum, meter.day().sum), (0, 5, 5));
+    }
+
+    #[test]
+    fn counts_are_noted_when_a_day_begins() {
+        let mut mornings = Mornings::default();
+        let mut look = |day: i64, hour: i64, put: u64| {
+            mornings.look(day * DAY_MS + hour * 3_600_000, Morning { put, got: 0 });
+            mornings.last_two.map(|morning| morning.put)
+        };
+        assert_eq!(look(20_000, 9, 0), [0, 0], "since the start, whatever the hour");
+        assert_eq!(look(20_000, 23, 7), [0, 0]);
+        assert_eq!(look(20_001, 0, 8), [0, 8]);
+        assert_eq!(look(20_002, 0, 20), [8, 20]);
+        assert_eq!(look(20_002, 5, 30), [8, 20]);
+        assert_eq!(look(20_009, 5, 40), [40, 40], "nothing is known of days it slept through");
+        assert_eq!(look(20_008, 5, 50), [40, 40], "a clock that goes back begins no day");
     }
 
     #[test]

@@ -174,7 +174,11 @@ impl Group {
                     let changed = self.0.clients.expire(now());
                     self.notify(&changed);
                 }
-                _ = sample.tick() => self.0.stats.sample(now().instant),
+                _ = sample.tick() => {
+                    let now = now();
+                    self.0.stats.sample(now.instant);
+                    self.0.stats.look_at_day(now.wall_ms);
+                }
             }
         }
     }

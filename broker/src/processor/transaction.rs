@@ -26,7 +26,6 @@ use protocol::message::{
     NewMessage, OffsetMessageId, PropertiesBuilder, RecordView, SysFlag, encode_record, patch_offsets, property,
 };
 use protocol::{GroupName, RemotingCommand, RequestCode, ResponseCode};
-use tokio::time::{Instant, MissedTickBehavior};
 
 use super::answer::{Failure, Outcome, success};
 use super::send::{wire_offset, wire_queue};
@@ -281,13 +280,10 @@ impl Group {
 
     /// Asks about transactions for as long as this replica serves as leader.
     pub(super) async fn run_transaction_checks(&self) {
-        let interval = self.0.settings.transactions.check_interval;
-        let mut rounds = tokio::time::interval_at(Instant::now() + interval, interval);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = self.0.stop.cancelled() => return,
-                _ = rounds.tick() => {}
+                () = tokio::time::sleep(self.live().transactions.check_interval) => {}
             }
             if let Err(failure) = self.check_transactions().await {
                 tracing::warn!(group = self.name(), ?failure, "transactions are checked again in the next round");
@@ -303,10 +299,10 @@ impl Group {
             let batch = self.0.state.halves_from(from, BATCH_MAX);
             let Some((last, _)) = batch.last() else { break };
             from = last + 1;
-            let now_ms = now().wall_ms;
+            let (now_ms, transactions) = (now().wall_ms, self.live().transactions);
             let (mut checked, mut given_up) = (Vec::new(), Vec::new());
             for (queue_offset, half) in batch {
-                match due(&half, &self.0.settings.transactions, now_ms) {
+                match due(&half, &transactions, now_ms) {
                     Due::No => {}
                     Due::Check => checked.push((place_of(queue_offset, &half), half)),
                     Due::GiveUp => given_up.push((place_of(queue_offset, &half), half)),

@@ -18,6 +18,7 @@ use super::half::{GIVEN_UP_TOPIC, HALF_TOPIC, Half, HalfEnd, HalfPlace, Halves};
 use super::reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 use super::state::{Counters, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicHandle};
 use super::topic::{PERM_ALL, QUEUES_MAX, TopicConfig};
+use super::topic_log::TopicLog;
 
 /// An entry that cannot be applied. The state machine stops here.
 #[derive(Debug, thiserror::Error)]
@@ -357,12 +358,18 @@ impl State {
                 registry.drop_empty(&group);
                 Ok(CommandReply::Done)
             }
-            Command::PutSettings { settings, stamped_ms: _ } => {
+            Command::PutSettings { settings, stamped_ms } => {
+                // Name servers take a topic's permission for new only in a new table.
+                if settings.contains_key(command::PERMISSION_SETTING) {
+                    registry.topic_version.bump(stamped_ms);
+                    registry.topic_log = TopicLog::behind(registry.topic_version.counter);
+                }
+                let known = Arc::make_mut(&mut registry.settings);
                 for (name, value) in settings {
                     if value.is_empty() {
-                        registry.settings.remove(&name);
+                        known.remove(&name);
                     } else {
-                        registry.settings.insert(name, value);
+                        known.insert(name, value);
                     }
                 }
                 Ok(CommandReply::Done)

@@ -37,6 +37,9 @@ pub const FLUSH_SYNC: &str = "sync";
 /// Acknowledged messages are in the memory of a majority, and on disk soon after.
 pub const FLUSH_ASYNC: &str = "async";
 
+/// The setting that limits what routes allow: bits of a topic's permission.
+pub const PERMISSION_SETTING: &str = "broker.brokerPermission";
+
 /// First byte of a command payload.
 pub const COMMAND_MAGIC: u8 = 0xC1;
 /// The version this code writes.

@@ -187,6 +187,11 @@ impl StateReader {
         self.registry.read().settings.get(name).cloned()
     }
 
+    /// All settings that every replica agrees on. The same map as long as none is changed.
+    pub fn settings(&self) -> Arc<BTreeMap<String, String>> {
+        Arc::clone(&self.registry.read().settings)
+    }
+
     /// Where a progress mark stands; 0 if it was never moved.
     pub fn progress_mark(&self, mark: &str) -> u64 {
         self.registry.read().marks.get(mark).copied().unwrap_or(0)

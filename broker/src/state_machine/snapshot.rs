@@ -158,7 +158,7 @@ impl State {
             offset_version: registry.offset_version,
             resets: registry.resets.clone(),
             locks: locks.collect(),
-            settings: registry.settings.clone(),
+            settings: (*registry.settings).clone(),
             marks: registry.marks.clone(),
             identities: registry.identities.values().cloned().collect(),
             queues: queues.collect(),
@@ -203,7 +203,7 @@ impl Image {
             offset_version: self.offset_version,
             resets: self.resets.clone(),
             locks: locks.collect(),
-            settings: self.settings.clone(),
+            settings: Arc::new(self.settings.clone()),
             marks: self.marks.clone(),
             identities: self.identities.iter().map(|identity| (identity.node_id, identity.clone())).collect(),
         }

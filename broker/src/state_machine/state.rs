@@ -87,7 +87,7 @@ pub(crate) struct Registry {
     /// Resets that hold off commits.
     pub(crate) resets: BTreeMap<GroupName, TopicOffsets>,
     pub(crate) locks: BTreeMap<GroupName, BTreeMap<QueueKey, QueueLease>>,
-    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) settings: Arc<BTreeMap<String, String>>,
     pub(crate) marks: BTreeMap<String, u64>,
     pub(crate) identities: BTreeMap<u64, IdentityRecord>,
 }

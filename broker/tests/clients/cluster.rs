@@ -210,6 +210,7 @@ impl Node {
                 delay_levels: DelayLevels::parse(DELAY_LEVELS).unwrap(),
                 transactions: TRANSACTIONS,
                 message_bytes_max: 4 << 20,
+                retention_time: Duration::from_secs(72 * 3_600),
             },
             state: store.state,
             store: store.store,
@@ -219,6 +220,7 @@ impl Node {
             peers: hub.clone(),
             registrar: Arc::new(Registered),
             disk: disk.subscribe(),
+            drop_expired: Arc::default(),
         });
         let handler = GroupHandler::new(group.clone());
         hub.set_forward_handler(BROKER, Arc::new(handler.clone()));

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use protocol::body::ConsumerList;
-use protocol::message::{BatchItem, RecordView, encode_batch_item, iter_records};
+use protocol::message::{BatchItem, OffsetMessageId, RecordView, encode_batch_item, iter_records};
 use protocol::{RemotingCommand, RequestCode};
 
 use crate::cluster::{Client, Cluster, Node, soon};
@@ -221,5 +221,52 @@ async fn every_replica_gives_the_same_member_list() {
         }
     };
     soon("the retry topic is there", wait).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_replica_finds_messages_by_place_and_key() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let (leader_id, at_leader) = (leader.id, leader.client());
+    let sent = at_leader.call(message("T", 0, "sought", "KEYS\u{1}one two\u{2}UNIQ_KEY\u{1}U1\u{2}")).await;
+    check(&sent, 0, &[]);
+    let id: OffsetMessageId = sent.ext.get("msgId").unwrap().parse().unwrap();
+    let view = request(RequestCode::VIEW_MESSAGE_BY_ID, &[]).with_ext("offset", id.physical_offset);
+    let query = |key: &str| {
+        request(RequestCode::QUERY_MESSAGE, &[("topic", "T"), ("key", key), ("maxNum", "8")])
+            .with_ext("beginTimestamp", 0)
+            .with_ext("endTimestamp", i64::MAX)
+    };
+    let stored = first_message(&at_leader, "T", 0).await.body;
+    let finds = async |client: &Client| {
+        first_message(client, "T", 0).await;
+        let seen = client.call(view.clone()).await;
+        assert_eq!((seen.code, &seen.body), (0, &stored), "the bytes of the leader");
+        for key in ["one", "two", "U1"] {
+            // Keys follow the queue within moments.
+            let wait = async {
+                loop {
+                    let found = client.call(query(key)).await;
+                    if found.is_success() {
+                        return found;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            assert_eq!(soon("the key is there", wait).await.body, stored, "{key}");
+        }
+    };
+    for node in cluster.nodes.values() {
+        finds(&node.client()).await;
+    }
+    // With one of two that are left gone as well, nobody leads, and the last one still finds them.
+    cluster.nodes.remove(&leader_id).unwrap().stop().await;
+    let second = *cluster.nodes.keys().next().unwrap();
+    cluster.nodes.remove(&second).unwrap().stop().await;
+    let last = cluster.nodes.values().next().unwrap().client();
+    let seen = last.call(view.clone()).await;
+    assert_eq!((seen.code, &seen.body), (0, &stored));
+    assert_eq!(last.call(query("two")).await.body, stored);
     cluster.stop().await;
 }

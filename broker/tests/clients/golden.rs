@@ -540,7 +540,8 @@ async fn tools_get_the_answers_they_know() {
         UPDATE_AND_CREATE_TOPIC(17) x6: same
         UPDATE_AND_CREATE_TOPIC_LIST(18) x1: same
         GET_ALL_TOPIC_CONFIG(21) x2: same
-        UPDATE_BROKER_CONFIG(25) x2: 0 -> 16 (the configuration is a file on each node: change conf/broker)
+        UPDATE_BROKER_CONFIG(25) x1: 0 -> 16 (flushDelayOffsetInterval is not changed while the broker run)
+        UPDATE_BROKER_CONFIG(25) x1: 0 -> 16 (useServerSideResetOffset is not changed while the broker run)
         GET_BROKER_CONFIG(26) x1: 0: +body.bytes
         GET_BROKER_RUNTIME_INFO(28) x12: 0: +body.table
         GET_MAX_OFFSET(30) x4: same
@@ -587,15 +588,15 @@ async fn tools_get_the_answers_they_know() {
         QUERY_SUBSCRIPTION_BY_CONSUMER(345) x1: same
         GET_TOPIC_CONFIG(351) x22: same
         SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 3 ( request type 401 not supported)
-        GET_BROKER_HA_STATUS(907) x3: 0 -> 3 ( request type 907 not supported)
-        GET_COLD_DATA_FLOW_CTR_INFO(2003) x1: 0 -> 3 ( request type 2003 not supported)
-        AUTH_CREATE_USER(3001) x1: 1 -> 3 ( request type 3001 not supported)
-        AUTH_DELETE_USER(3003) x1: 1 -> 3 ( request type 3003 not supported)
-        AUTH_GET_USER(3004) x1: 1 -> 3 ( request type 3004 not supported)
-        AUTH_LIST_USER(3005) x1: 1 -> 3 ( request type 3005 not supported)
-        AUTH_CREATE_ACL(3006) x1: 1 -> 3 ( request type 3006 not supported)
-        AUTH_DELETE_ACL(3008) x1: 1 -> 3 ( request type 3008 not supported)
-        AUTH_GET_ACL(3009) x1: 1 -> 3 ( request type 3009 not supported)
-        AUTH_LIST_ACL(3010) x1: 1 -> 3 ( request type 3010 not supported)
+        GET_BROKER_HA_STATUS(907) x3: 0 -> 16 (there are no slaves: replicas agree through one log, with te)
+        GET_COLD_DATA_FLOW_CTR_INFO(2003) x1: 0 -> 16 (reads of old messages are limited for all groups together: s)
+        AUTH_CREATE_USER(3001) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_DELETE_USER(3003) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_GET_USER(3004) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_LIST_USER(3005) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_CREATE_ACL(3006) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_DELETE_ACL(3008) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_GET_ACL(3009) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
+        AUTH_LIST_ACL(3010) x1: 1 -> 16 (this broker has no users and no access control: who reaches )
     "#]]).await;
 }

@@ -6,6 +6,7 @@
     reason = "a test that panics has failed, which is what it is for"
 )]
 
+mod admin;
 mod cluster;
 mod compatibility;
 mod delay;

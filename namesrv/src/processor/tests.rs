@@ -332,7 +332,7 @@ fn settings_are_shown_and_not_changed() {
         &processor,
         &get(RequestCode::UPDATE_NAMESRV_CONFIG, &[]).with_body("a=b\n"),
         expect![[r#"
-            16 the settings of this name server cannot be changed while it runs: start it again with other ones []
+            16 a name server's settings are not changed while it runs: change conf/namesrv.toml or its command line and start it again []
         "#]],
     );
 }

@@ -40,6 +40,8 @@ pub(crate) struct SendRules<'a> {
     pub(crate) auto_create_topics: bool,
     pub(crate) auto_create_queues: u32,
     pub(crate) message_bytes_max: usize,
+    /// What the broker allows its topics at most.
+    pub(crate) permission: u32,
     pub(crate) delay_levels: &'a DelayLevels,
 }
 
@@ -207,6 +209,13 @@ pub(crate) fn plan(
         return Err(Failure::refused(
             ResponseCode::NO_PERMISSION,
             format!("the topic[{topic}] of broker[{}] is not writable", rules.broker_name),
+        ));
+    }
+    // Producers of ordered messages choose their queues: they are told at once. Others go on until their routes say so.
+    if rules.permission & PERM_WRITE == 0 && config.order {
+        return Err(Failure::refused(
+            ResponseCode::NO_PERMISSION,
+            format!("the broker[{}] sending message is forbidden", rules.broker_name),
         ));
     }
     check_queue(request.queue_id, &config, sent.producer_ip)?;

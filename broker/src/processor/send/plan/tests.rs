@@ -70,6 +70,7 @@ fn check(topic: &str, fields: &[(&str, &str)], body_bytes: usize, expected: &str
         auto_create_topics: true,
         auto_create_queues: 8,
         message_bytes_max: 4 << 20,
+        permission: PERM_READ | PERM_WRITE,
         delay_levels: &DelayLevels::default(),
     };
     let found = match plan(&sent, &rules, &names(), |queues| queues - 1) {

@@ -1,0 +1,168 @@
+//! What tools change while a broker runs.
+
+use protocol::body::{SubscriptionGroupConfig, decode_config_text};
+use protocol::{RemotingCommand, RequestCode};
+
+use crate::cluster::{Client, Cluster, soon};
+use crate::requests::{check, message, pull, request, settled};
+
+fn change(settings: &str) -> RemotingCommand {
+    RemotingCommand::request(RequestCode::UPDATE_BROKER_CONFIG).with_body(settings.to_owned())
+}
+
+async fn setting(client: &Client, key: &str) -> String {
+    let answer = client.call(RemotingCommand::request(RequestCode::GET_BROKER_CONFIG)).await;
+    decode_config_text(&answer.body).unwrap().remove(key).unwrap_or_default()
+}
+
+/// Waits until a replica has a value.
+async fn shows(client: &Client, key: &str, value: &str) {
+    let wait = async {
+        while setting(client, key).await != value {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the setting is there", wait).await;
+}
+
+fn topic(name: &str, order: bool) -> RemotingCommand {
+    request(
+        RequestCode::UPDATE_AND_CREATE_TOPIC,
+        &[("topic", name), ("defaultTopic", "TBW102"), ("perm", "6"), ("topicFilterType", "SINGLE_TAG")],
+    )
+    .with_ext("readQueueNums", 1)
+    .with_ext("writeQueueNums", 1)
+    .with_ext("order", order)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_that_was_changed_is_in_force_everywhere_and_after_a_failover() {
+    let mut cluster = Cluster::start(3).await;
+    let clients: Vec<Client> = cluster.nodes.values().map(|node| node.client()).collect();
+    let at_follower = cluster.follower().await.client();
+    check(&at_follower.call(change("autoCreateTopicEnable=false\nmaxMessageSize=2000\n")).await, 0, &[]);
+    for client in &clients {
+        shows(client, "autoCreateTopicEnable", "false").await;
+        shows(client, "maxMessageSize", "2000").await;
+    }
+    check(&at_follower.call(message("New", 0, "x", "")).await, 17, &[]);
+    check(&at_follower.call(message("BenchmarkTest", 0, &"x".repeat(2_001), "")).await, 13, &[]);
+    check(&at_follower.call(message("BenchmarkTest", 0, &"x".repeat(2_000), "")).await, 0, &[]);
+
+    let leader = cluster.leader().await.id;
+    cluster.nodes.remove(&leader).unwrap().stop().await;
+    let client = cluster.leader().await.client();
+    assert_eq!(setting(&client, "maxMessageSize").await, "2000");
+    check(&client.call(message("New", 0, "x", "")).await, 17, &[]);
+    // An empty value takes the change back.
+    check(&client.call(change("autoCreateTopicEnable=\nmaxMessageSize=")).await, 0, &[]);
+    assert_eq!(setting(&client, "maxMessageSize").await, (4 << 20).to_string());
+    check(&client.call(message("New", 0, "x", "")).await, 0, &[]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_are_changed_all_or_none_and_only_those_that_may_be() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.leader().await.client();
+    let refused = async |settings: &str, code: i32, words: &str| {
+        let answer = client.call(change(settings)).await;
+        check(&answer, code, &[]);
+        let remark = answer.remark.unwrap_or_default();
+        assert!(remark.contains(words), "{settings}: {remark}");
+    };
+    refused("", 29, "key=value").await;
+    refused("transactionCheckMax=0", 29, "1 to 1000").await;
+    refused("brokerPermission=3", 29, "2 (write), 4 (read) or 6 (both)").await;
+    refused("defaultTopicQueueNums=many", 29, "1 to 1024").await;
+    refused("transactionCheckMax=4\nautoCreateTopicEnable=yes", 29, "true or false").await;
+    refused("transactionCheckMax=4\nstorePathRootDir=/tmp", 16, "conf/broker.toml").await;
+    refused("flushDiskType=ASYNC_FLUSH", 16, "gantry flush").await;
+    assert_eq!(setting(&client, "transactionCheckMax").await, "3");
+    check(&client.call(change("transactionCheckMax=7\n# a comment\ntransactionTimeOut=700")).await, 0, &[]);
+    assert_eq!(setting(&client, "transactionCheckMax").await, "7");
+    assert_eq!(setting(&client, "transactionTimeOut").await, "700");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_may_be_closed_for_writing_or_for_reading() {
+    let cluster = Cluster::start(1).await;
+    let node = cluster.leader().await;
+    let client = node.client();
+    check(&client.call(topic("Plain", false)).await, 0, &[]);
+    check(&client.call(topic("Ordered", true)).await, 0, &[]);
+    assert_eq!(node.group.route_permission(6), 6);
+    check(&client.call(change("brokerPermission=4")).await, 0, &[]);
+    assert_eq!(node.group.route_permission(6), 4);
+    // Producers that still have the old route go on; ordered ones would not notice otherwise.
+    check(&client.call(message("Plain", 0, "x", "")).await, 0, &[]);
+    check(&client.call(message("Ordered", 0, "x", "")).await, 16, &[]);
+    check(&client.call(pull("Plain", 0, 0, 4, 0)).await, 0, &[]);
+    check(&client.call(change("brokerPermission=2")).await, 0, &[]);
+    check(&client.call(pull("Plain", 0, 0, 4, 0)).await, 16, &[]);
+    check(&client.call(message("Ordered", 0, "x", "")).await, 0, &[]);
+    check(&client.call(change("brokerPermission=6")).await, 0, &[]);
+    check(&client.call(pull("Ordered", 0, 0, 4, 0)).await, 0, &[]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_reads_from_the_follower_that_its_configuration_names() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let (client, leader_id) = (leader.client(), leader.id);
+    for body in ["a", "b"] {
+        check(&client.call(message("T", 0, body, "")).await, 0, &[]);
+    }
+    settled(&client).await;
+    let put = |broker_id: u64| {
+        let config = SubscriptionGroupConfig {
+            broker_id: broker_id.cast_signed(),
+            which_broker_when_consume_slowly: 1,
+            ..SubscriptionGroupConfig::new("g")
+        };
+        RemotingCommand::request(RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP).with_body(config.encode())
+    };
+    let followers: Vec<u64> = cluster.nodes.keys().copied().filter(|id| *id != leader_id).collect();
+    for named in 1..=3 {
+        check(&client.call(put(named)).await, 0, &[]);
+        // The leader does not serve as a follower: the next one is meant.
+        let meant = followers.iter().find(|id| **id >= named).unwrap_or(&followers[0]).to_string();
+        let wait = async {
+            // A follower is named once it has been heard of.
+            loop {
+                let answer = client.call(pull("T", 0, 0, 4, 0)).await;
+                if answer.ext.get("suggestWhichBrokerId") != Some("0") {
+                    return answer;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let answer = soon("a follower is suggested", wait).await;
+        check(&answer, 0, &[("suggestWhichBrokerId", &meant)]);
+        let at_follower = cluster.nodes[&meant.parse().unwrap()].client();
+        let wait = async {
+            loop {
+                let there = at_follower.call(pull("T", 0, 0, 4, 0)).await;
+                if there.ext.get("suggestWhichBrokerId") == Some(&meant) {
+                    return there;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let there = soon("the follower has the group's configuration", wait).await;
+        assert_eq!((there.code, &there.body), (0, &answer.body), "the same messages");
+        // It waits there, too, and is woken by what the leader accepts.
+        let next = 1 + i64::try_from(named).unwrap();
+        let waiting = at_follower.call(pull("T", 0, next, 6, 10_000));
+        let new = message("T", 0, "c", "");
+        let (woken, sent) = tokio::join!(waiting, client.call(new));
+        check(&sent, 0, &[]);
+        check(&woken, 0, &[("suggestWhichBrokerId", &meant), ("nextBeginOffset", &(next + 1).to_string())]);
+        settled(&client).await;
+    }
+    check(&client.call(put(0)).await, 0, &[]);
+    check(&client.call(pull("T", 0, 0, 4, 0)).await, 0, &[("suggestWhichBrokerId", "0")]);
+    cluster.stop().await;
+}
