@@ -61,6 +61,6 @@ build_java() { # PROJECT VERSION
 # The command that runs a class of such a project, words apart by blanks.
 java_command() { # PROJECT VERSION CLASS
   local target=$root/compat/$1/target/$2
-  echo "java ${kills:+-Dcompat.kills=$kills} -Xmx256m -XX:+UseSerialGC -Duser.home=$work -Drocketmq.client.logRoot=$work/logs -Drocketmq.client.localOffsetStoreDir=$work/offsets" \
+  echo "java ${kills:+-Dcompat.kills=$kills} -Xmx256m -XX:+UseSerialGC -Duser.home=$work -Djava.io.tmpdir=$work -Drocketmq.client.logRoot=$work/logs -Drocketmq.client.localOffsetStoreDir=$work/offsets" \
     "-cp $target/classes:$target/lib/* gantry.compat.$3"
 }

@@ -47,6 +47,10 @@ impl Cluster {
         self.client.name_servers()
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     pub(crate) fn admin(&self) -> &Admin {
         &self.admin
     }

@@ -10,6 +10,7 @@ pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod tail;
 pub(crate) mod topic;
+pub(crate) mod wake;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

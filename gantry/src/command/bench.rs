@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use super::progress_bar;
 use super::topic::{create_everywhere, leader_addr};
+use super::wake::{WakeArgs, wake};
 use crate::cluster::{Cluster, ClusterArgs, explain};
 use crate::load::cpu::cpu_time;
 use crate::load::made_up_body;
@@ -39,6 +40,8 @@ pub(crate) enum BenchCommand {
     Produce(ProduceArgs),
     /// Read everything a topic holds, every queue at once
     Consume(ConsumeArgs),
+    /// Let a consumer wait, and measure how soon it gets what is sent
+    Wake(WakeArgs),
     /// Measure what producers feel while a follower of a `gantry dev` is sent gigabytes that it lacks
     CatchUp(catch_up::CatchUpArgs),
     /// Ask every name server for the routes of all topics
@@ -109,6 +112,7 @@ pub(crate) async fn run(command: BenchCommand, cluster: &ClusterArgs, format: Fo
     match command {
         BenchCommand::Produce(args) => produce(&cluster, args, format).await,
         BenchCommand::Consume(args) => consume(&cluster, args, format).await,
+        BenchCommand::Wake(args) => wake(&cluster, args, format).await,
         BenchCommand::CatchUp(args) => catch_up::run(&cluster, args, format).await,
         BenchCommand::Routes(args) => routes::run(&cluster, &args, format).await,
         BenchCommand::Clients(args) => clients::run(&cluster, args, format).await,

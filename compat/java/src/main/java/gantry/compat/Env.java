@@ -74,6 +74,19 @@ final class Env implements AutoCloseable {
         return producer;
     }
 
+    /** A producer that writes a trace of what it sends. */
+    DefaultMQProducer tracedProducer() throws Exception {
+        DefaultMQProducer producer = ours(new DefaultMQProducer(name("pg") + "_" + INSTANCES.incrementAndGet(), true, null));
+        producer.start();
+        later(producer::shutdown);
+        return producer;
+    }
+
+    /** As {@link #pushConsumer}, and it writes a trace of what it is given. */
+    DefaultMQPushConsumer tracedPushConsumer(String group) {
+        return reading(new DefaultMQPushConsumer(group, true, null));
+    }
+
     TransactionMQProducer transactionProducer(TransactionListener listener) throws Exception {
         TransactionMQProducer producer = ours(new TransactionMQProducer(name("pg") + "_" + INSTANCES.incrementAndGet()));
         producer.setTransactionListener(listener);
@@ -84,7 +97,11 @@ final class Env implements AutoCloseable {
 
     /** A push consumer, not started, that reads its topics from the first message on. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = ours(new DefaultMQPushConsumer(group));
+        return reading(new DefaultMQPushConsumer(group));
+    }
+
+    private DefaultMQPushConsumer reading(DefaultMQPushConsumer client) {
+        DefaultMQPushConsumer consumer = ours(client);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(4);

@@ -68,6 +68,8 @@ public final class Main {
         Exchanges.register(scenarios);
         Pulling.register(scenarios);
         Lookup.register(scenarios);
+        Limits.register(scenarios);
+        Members.register(scenarios);
         if (System.getenv("COMPAT_GANTRY") != null) {
             Expiry.register(scenarios);
         }
