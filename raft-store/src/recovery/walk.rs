@@ -1,6 +1,7 @@
 //! Reads segments record by record, and says where they stop being valid and what stands there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 use crate::ids::{LogId, LogPosition};
@@ -55,8 +56,49 @@ pub(super) fn read_opened(
         sealed.push(content);
     }
     let rest = &opened[sealed.len()..];
-    let walk = if rest.is_empty() { None } else { Some(walk(rest, before, cut, layout)?) };
+    let walk = match rest {
+        [] => None,
+        rest => Some(while_reading_ahead(rest, proven, layout, || walk(rest, before, cut, layout))?),
+    };
     Ok((sealed, walk))
+}
+
+/// Runs `walk` while other threads bring what it reads into memory: new pages of the cache cost the processor more than
+/// all of its checks, and one reader does not keep a disk busy.
+fn while_reading_ahead<T>(
+    segments: &[(Arc<Segment>, Opening)],
+    proven: LogPosition,
+    layout: &Layout,
+    walk: impl FnOnce() -> T,
+) -> T {
+    const BLOCK_BYTES: u64 = 1 << 20;
+    const WORTH_BYTES: u64 = 64 << 20;
+    if layout.segment_bytes < WORTH_BYTES {
+        return walk();
+    }
+    let done = AtomicBool::new(false);
+    let read = |segment: &Segment, from: u64, to: u64| {
+        let mut block = vec![0; usize::try_from(BLOCK_BYTES).expect("a block fits memory")];
+        let mut at = from;
+        while at + BLOCK_BYTES <= to && !done.load(Ordering::Relaxed) && segment.region.read(at, &mut block).is_ok() {
+            at += BLOCK_BYTES;
+        }
+    };
+    std::thread::scope(|scope| {
+        // The walk itself is where the first piece would start.
+        let newest = segments.iter().take(2).flat_map(|(segment, _)| [(segment, 0), (segment, 1)]).skip(1);
+        for (segment, half) in newest {
+            let end = layout.records_end(segment.base).min(proven).max(segment.base);
+            let (length, read) = (end.since(segment.base), &read);
+            let (from, to) = (half * length / 2, (half + 1) * length / 2);
+            // Failing, the walk reads it all by itself.
+            let name = std::thread::Builder::new().name("log-recover".into());
+            let _ = name.spawn_scoped(scope, move || read(segment, from, to));
+        }
+        let walked = walk();
+        done.store(true, Ordering::Relaxed);
+        walked
+    })
 }
 
 /// Walks the records of `segments` in order and verifies each against the one before.
