@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::ids::LogPosition;
+use crate::options::Layout;
+use crate::scan::{Piece, Read, Scan};
+use crate::segment::{self, Content, Segment};
 use crate::segmented_log::Log;
 
 /// A damaged part of one segment.
@@ -22,6 +25,47 @@ pub struct DamagedRange {
     pub to: LogPosition,
     /// What was found.
     pub found: String,
+}
+
+/// Reads the records of a segment that holds `content`: what of them is damaged, and in which way.
+pub(crate) fn gaps(
+    segment: &Segment,
+    content: &Content,
+    layout: &Layout,
+    read: &Read<'_>,
+) -> Vec<(LogPosition, LogPosition, String)> {
+    let mut scan = Scan::new(read, layout, segment.base, content.opening).until(content.end);
+    let mut found = Vec::new();
+    while let Some(piece) = scan.next() {
+        if let Piece::Gap(gap) = piece {
+            found.push((gap.from, gap.to, gap.found));
+        }
+    }
+    let ends = scan.position() == content.end && scan.behind().is_some_and(|behind| behind.chain == content.chain);
+    if found.is_empty() && !ends {
+        found.push((scan.position().min(content.end), content.end, "records that end too early".into()));
+    }
+    found
+}
+
+impl DamagedRange {
+    /// The range that an error is about, if it is about one of a segment.
+    #[must_use]
+    pub fn of(error: &Error) -> Option<Self> {
+        let (file, from, to) = match error {
+            Error::Unrecoverable { file, from, to, .. } | Error::NotRepaired { file, from, to, .. } => (file, *from, *to),
+            Error::Damaged { file, position, .. } => (file, *position, position.plus(crate::record::ALIGN)),
+            _ => return None,
+        };
+        let base = segment::parse_file_name(file.file_name()?.to_str()?)?;
+        Some(Self { base, file: file.clone(), from, to, found: error.to_string() })
+    }
+
+    /// The error of whoever had to read the range.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        Error::Damaged { file: self.file, position: self.from, expected: "a valid record".to_owned(), found: self.found }
+    }
 }
 
 impl Log {
@@ -44,6 +88,24 @@ impl Log {
                 true
             }
         });
+    }
+
+    /// Reads the segment at `base`, if the log has it and it has records, and takes note of what is damaged.
+    pub(crate) fn look_for_damage(&self, base: LogPosition) {
+        let segment = {
+            let state = self.state();
+            let at = state.segments.binary_search_by_key(&base, |segment| segment.base);
+            at.ok().and_then(|at| state.segments.get(at)).cloned()
+        };
+        let Some(segment) = segment else { return };
+        let content = segment.content().clone();
+        if content.opening.is_none() {
+            return;
+        }
+        let read = |offset: u64, into: &mut [u8]| segment.region.read(offset, into);
+        for (from, to, found) in gaps(&segment, &content, &self.layout, &read) {
+            self.note_damage(DamagedRange { base, file: segment.region.path().to_owned(), from, to, found });
+        }
     }
 
     /// The segment at `base` is whole again, or gone.

@@ -173,4 +173,55 @@ mod tests {
         remove_files([path.as_path(), path.as_path()]).unwrap();
         assert!(!path.exists());
     }
+
+    /// The system, but for one step that fails.
+    struct Failing(&'static str);
+
+    impl Failing {
+        fn or(&self, step: &str, done: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+            if self.0 == step { Err(io::Error::other("on demand")) } else { done() }
+        }
+    }
+
+    impl Steps for Failing {
+        fn sync_file(&self, path: &Path) -> io::Result<()> {
+            self.or("sync", || System.sync_file(path))
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.or("rename", || System.rename(from, to))
+        }
+
+        fn unlink(&self, path: &Path) -> io::Result<()> {
+            self.or("unlink", || System.unlink(path))
+        }
+
+        fn sync_directory(&self, dir: &Path) -> io::Result<()> {
+            self.or("directory", || System.sync_directory(dir))
+        }
+    }
+
+    #[test]
+    fn whichever_step_fails_nothing_half_made_is_left_and_the_next_try_works() {
+        for step in ["fill", "sync", "rename", "directory"] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("segment");
+            let fill = |path: &Path| {
+                fs::write(path, "half").map_err(|e| Error::io("writing", path, e))?;
+                if step == "fill" {
+                    return Err(Error::NoSpace { file: path.to_owned() });
+                }
+                fs::write(path, "whole").map_err(|e| Error::io("writing", path, e))
+            };
+            assert!(put(&Failing(step), &path, fill).is_err(), "{step}");
+            let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            match step {
+                // It is there, and may be gone after a power cut: whoever made it has been told.
+                "directory" => assert_eq!(fs::read(&path).unwrap(), b"whole"),
+                _ => assert!(names.is_empty(), "{step}: {names:?}"),
+            }
+            put(&System, &path, |path| fs::write(path, "again").map_err(|e| Error::io("writing", path, e))).unwrap();
+            assert_eq!((fs::read(&path).unwrap(), fs::read_dir(dir.path()).unwrap().count()), (b"again".to_vec(), 1));
+        }
+    }
 }

@@ -195,6 +195,8 @@ pub enum Error {
         everywhere: bool,
         /// Whether some had records there that do not lead to the one behind the range.
         unfit: bool,
+        /// Whether all have answered, and some have dropped the range as too old: it may be dropped here as well.
+        purged: bool,
     },
 
     /// Stored bytes fail their checks.
@@ -278,6 +280,21 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether the bytes of this one store are damaged, or files of it gone. A process that serves several stores goes on
+    /// with the others; everything else that a start refuses is for whoever configures the process.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. }
+            | Self::Unrecoverable { .. }
+            | Self::NotRepaired { .. }
+            | Self::UnreadableSlots { .. }
+            | Self::Gap { .. } => true,
+            Self::WrongSize { found, expected, .. } => found < expected,
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(doing: &'static str, file: impl Into<PathBuf>, source: io::Error) -> Self {
         let file = file.into();
         match source.kind() {

@@ -119,10 +119,14 @@ pub fn open<C: StoreConfig>(options: Options) -> Result<Opened<C>> {
         evidence.mount_id = 0;
     }
     let directory = Arc::new(Directory::with_budget(dir, Arc::clone(&options.cold_reads)));
-    let report = directory.read_notes();
+    let (report, suspects) = directory.read_notes();
     let files = Arc::clone(&directory) as Arc<dyn Files>;
     let mut opened = open_locked(options, files, evidence, Some(lock))?;
     opened.recovered.report.extend(report);
+    // What ended an earlier process may end this one, or come back as other bytes: it is looked for before it is read.
+    for base in suspects {
+        opened.view.shared.log.look_for_damage(base);
+    }
     match directory.make_notes() {
         Ok(true) => opened.view.shared.log.map_again(),
         Ok(false) => {}

@@ -81,7 +81,8 @@ impl Preparer {
         self.moved.notify_waiters();
     }
 
-    fn has(&self, base: LogPosition) -> bool {
+    /// Whether the segment at `base` is allocated.
+    pub(crate) fn has(&self, base: LogPosition) -> bool {
         self.newest.load(Ordering::Acquire) >= base.get()
     }
 
@@ -164,6 +165,11 @@ impl Preparer {
         }
     }
 
+    /// Whether nothing is made any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
     /// The segment at `base`: the prepared one, or one made now.
     pub(crate) fn take(&self, base: LogPosition) -> Result<Arc<dyn Region>> {
         if let Some(region) = self.pop(base) {
@@ -215,6 +221,8 @@ impl Preparer {
     pub(crate) fn give_up(&self) {
         self.state.lock().stopped = true;
         self.moved.notify_waiters();
+        // Whoever waits for room looks again.
+        self.short.send_modify(|_| ());
         self.changed.notify_all();
     }
 

@@ -166,12 +166,12 @@ impl Directory {
 
     /// Reads what earlier runs noted about pages that could not be read, tries them again, and says what was found.
     /// Changes nothing but a file of notes that is full.
-    pub(crate) fn read_notes(&self) -> Vec<String> {
+    pub(crate) fn read_notes(&self) -> (Vec<String>, BTreeSet<LogPosition>) {
         let path = self.path(sigbus::NOTES);
         let notes = match open_file(&path).and_then(NotesFile::open) {
             Ok(notes) => Arc::new(notes),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
-            Err(e) => return vec![format!("{}: the notes cannot be read: {e}", path.display())],
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Default::default(),
+            Err(e) => return (vec![format!("{}: the notes cannot be read: {e}", path.display())], BTreeSet::new()),
         };
         let mut report = Vec::new();
         let mut unmapped = BTreeSet::new();
@@ -197,9 +197,10 @@ impl Directory {
                 ));
             }
         }
+        let suspects = notes.notes().iter().map(|note| note.base).collect();
         let _ = self.shared.unmapped.set(unmapped);
         let _ = self.shared.notes.set(notes);
-        report
+        (report, suspects)
     }
 
     /// Makes a file for notes, unless there is one. Says whether it did.

@@ -19,6 +19,40 @@ const UNREADABLE: u8 = 0xEE;
 /// Fills a buffer with the bytes of a segment from an offset on.
 pub(crate) type Read<'a> = dyn Fn(u64, &mut [u8]) -> io::Result<()> + 'a;
 
+/// Fills `into` from `offset` on. Pages that the disk cannot return hold bytes then with which no record begins or
+/// verifies.
+///
+/// # Errors
+/// Another one than that bytes are lost.
+pub(crate) fn read_past_faults(read: &Read<'_>, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    match read(offset, into) {
+        Err(error) if segment::is_lost(&error) => {}
+        done => return done,
+    }
+    let mut at = offset;
+    for part in split_pages(offset, into) {
+        let bytes = part.len() as u64;
+        match read(at, part) {
+            Err(error) if segment::is_lost(&error) => part.fill(UNREADABLE),
+            done => done?,
+        }
+        at += bytes;
+    }
+    Ok(())
+}
+
+/// The parts of `bytes`, which lie at `offset` in a file, page by page.
+fn split_pages(offset: u64, bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+    let first = usize::try_from(offset.next_multiple_of(PAGE_BYTES) - offset).unwrap_or(0).min(bytes.len());
+    let (first, rest) = bytes.split_at_mut(first);
+    std::iter::once(first).filter(|first| !first.is_empty()).chain(rest.chunks_mut(PAGE_BYTES as usize))
+}
+
+/// Whether these are bytes that the disk could not return.
+pub(crate) fn is_unreadable(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == UNREADABLE)
+}
+
 /// One piece of a segment's record area, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Piece {
@@ -127,12 +161,8 @@ impl<'a> Scan<'a> {
             let want = want.min(limit - start);
             self.block.resize(usize::try_from(want).expect("a block fits memory"), 0);
             self.block_at = start;
-            if (self.read)(start, &mut self.block).is_err() {
-                for (at, page) in self.block.chunks_mut(PAGE_BYTES as usize).enumerate() {
-                    if (self.read)(start + at as u64 * PAGE_BYTES, page).is_err() {
-                        page.fill(UNREADABLE);
-                    }
-                }
+            if read_past_faults(self.read, start, &mut self.block).is_err() {
+                self.block.fill(UNREADABLE);
             }
         }
         let start = usize::try_from(offset - self.block_at).expect("inside the block");
@@ -146,7 +176,7 @@ impl<'a> Scan<'a> {
         }
         let (seed, position, end) = (self.seed, self.base.plus(offset), self.end);
         let bytes: &HeaderBytes = self.bytes(offset, record::HEADER_BYTES).try_into().expect("64 bytes");
-        let unreadable = bytes.iter().all(|byte| *byte == UNREADABLE);
+        let unreadable = is_unreadable(bytes);
         let header = Header::decode(seed, position, bytes).map_err(|fault| match fault {
             _ if unreadable => "bytes the disk cannot read".to_owned(),
             Fault::Zero => ZEROS.to_owned(),

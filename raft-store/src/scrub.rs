@@ -13,10 +13,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::damage::DamagedRange;
+use crate::damage::{self, DamagedRange};
 use crate::error::{Error, Result};
 use crate::ids::LogPosition;
-use crate::scan::{Piece, Scan};
 use crate::segment::{self, Content, Digests, Segment};
 use crate::segmented_log::Log;
 
@@ -221,18 +220,10 @@ impl Work {
 
     /// Walks all records. What is wrong is noted.
     fn verify(&self, segment: &Segment, content: &Content, read: &crate::scan::Read<'_>) -> bool {
-        let mut scan = Scan::new(read, &self.log.layout, segment.base, content.opening).until(content.end);
-        let mut damaged = false;
-        while let Some(piece) = scan.next() {
-            if let Piece::Gap(gap) = piece {
-                damaged = true;
-                self.note(segment, gap.from, gap.to, gap.found);
-            }
-        }
-        let ends = scan.position() == content.end && scan.behind().is_some_and(|behind| behind.chain == content.chain);
-        if !damaged && !ends {
-            damaged = true;
-            self.note(segment, scan.position().min(content.end), content.end, "records that end too early".into());
+        let gaps = damage::gaps(segment, content, &self.log.layout, read);
+        let damaged = !gaps.is_empty();
+        for (from, to, found) in gaps {
+            self.note(segment, from, to, found);
         }
         damaged
     }

@@ -231,7 +231,7 @@ impl Segment {
     pub(crate) fn check_head(&self, layout: &Layout) -> Result<()> {
         let file = || self.region.path().to_owned();
         let mut head = vec![0; 512];
-        self.region.read(0, &mut head).map_err(|e| self.io("reading", e))?;
+        self.region.read(0, &mut head).map_err(|e| self.read_failed(0, e))?;
         let (fields, crc) = head.split_at(508);
         if !fields.starts_with(&MAGIC) {
             return Err(Error::ForeignFile { file: file() });
@@ -265,7 +265,10 @@ impl Segment {
 
     pub(crate) fn read_opening(&self, layout: &Layout) -> Result<OpeningFound> {
         let mut sector = vec![0; 512];
-        self.region.read(OPENING_AT, &mut sector).map_err(|e| self.io("reading", e))?;
+        match self.region.read(OPENING_AT, &mut sector) {
+            Err(error) if is_lost(&error) => return Ok(OpeningFound::Damaged),
+            read => read.map_err(|e| self.io("reading", e))?,
+        }
         if sector.iter().all(|byte| *byte == 0) {
             return Ok(OpeningFound::None);
         }
@@ -375,9 +378,7 @@ impl Segment {
 
     /// A failed read of the file: damage, if the disk cannot return what it should have.
     pub(crate) fn read_failed(&self, offset: u64, error: std::io::Error) -> Error {
-        let lost = matches!(error.raw_os_error(), Some(libc::EIO | libc::EFAULT | libc::EUCLEAN | libc::EILSEQ))
-            || error.kind() == std::io::ErrorKind::UnexpectedEof;
-        if lost { self.damaged(self.base.plus(offset), "bytes", error) } else { self.io("reading", error) }
+        if is_lost(&error) { self.damaged(self.base.plus(offset), "bytes", error) } else { self.io("reading", error) }
     }
 
     /// Reads the footer, and from it what the segment holds. `None` if there is no valid one.
@@ -410,7 +411,11 @@ impl Segment {
     ) -> Result<Option<(Content, Option<Digests>)>> {
         let bytes = footer_bytes(layout.segment_bytes);
         let mut footer = vec![0; usize::try_from(bytes).expect("a footer is small")];
-        read(layout.segment_bytes - bytes, &mut footer).map_err(|e| self.io("reading", e))?;
+        match read(layout.segment_bytes - bytes, &mut footer) {
+            // The records tell what it told.
+            Err(error) if is_lost(&error) => return Ok(None),
+            read => read.map_err(|e| self.io("reading", e))?,
+        }
         let stored = u32::from_be_bytes([footer[12], footer[13], footer[14], footer[15]]);
         if !footer.starts_with(&FOOTER_MAGIC) || stored != footer_crc(self.seed, &footer) {
             return Ok(None);
@@ -621,3 +626,9 @@ fn footer_crc(seed: Seed, footer: &[u8]) -> u32 {
 fn small(offset: u64) -> u32 {
     u32::try_from(offset).expect("an offset in a segment fits 32 bits")
 }
+/// Whether a read failed because the disk, or the file, no longer has the bytes.
+pub(crate) fn is_lost(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EFAULT | libc::EUCLEAN | libc::EILSEQ))
+        || error.kind() == std::io::ErrorKind::UnexpectedEof
+}
+

@@ -1,5 +1,6 @@
 //! Tests of the whole store over a simulated disk.
 
+mod anywhere;
 mod crash;
 mod damage;
 mod full;

@@ -13,6 +13,7 @@ use crate::identity::DirLock;
 use crate::ids::{LogId, LogIndex, LogPosition, Term};
 use crate::options::FlushMode;
 use crate::scrub::{ScrubStatus, Scrubber};
+use crate::segment;
 use crate::segmented_log::Log;
 use crate::stall::Pace;
 use crate::sync_times::SyncHistogram;
@@ -27,6 +28,12 @@ pub(crate) struct Shared {
     pub(crate) threads: Mutex<Option<Threads>>,
     /// Let go when the store is closed: nothing is written afterwards.
     pub(crate) lock: Mutex<Option<DirLock>>,
+}
+
+impl std::fmt::Debug for LogView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogView").field("dir", &self.log().options.dir).finish_non_exhaustive()
+    }
 }
 
 /// A cheap handle for everything but Raft's own access to the log.
@@ -274,6 +281,39 @@ impl LogView {
     /// but what makes room.
     pub fn is_short_of_room(&self) -> watch::Receiver<bool> {
         self.log().preparer.short()
+    }
+
+    /// The SHA-256 of each mebibyte of the sealed segment at `base`, as it was when it was closed: equal on all replicas.
+    /// `None` if there is no such segment, or it has none yet. Reads the disk.
+    ///
+    /// # Errors
+    /// If the footer cannot be read.
+    pub fn digests(&self, base: LogPosition) -> Result<Option<Vec<[u8; 32]>>> {
+        let log = self.log();
+        let segment = {
+            let state = log.state();
+            let at = state.segments.binary_search_by_key(&base, |segment| segment.base);
+            at.ok().and_then(|at| state.segments.get(at)).cloned()
+        };
+        let Some(segment) = segment else { return Ok(None) };
+        let opening = segment.content().opening.filter(|_| segment.content().sealed);
+        let Some(opening) = opening else { return Ok(None) };
+        Ok(segment.read_footer_digests(&log.layout, opening)?.and_then(|(_, digests)| digests))
+    }
+
+    /// Waits while the disk is full and what is allocated cannot take `bytes` more. Says nothing about a log that takes no
+    /// more at all: an append tells.
+    pub async fn room_for(&self, bytes: u64) {
+        let log = self.log();
+        let mut short = log.preparer.short();
+        while *short.borrow_and_update() && !log.preparer.is_stopped() {
+            // Whatever does not fit a segment goes into the next.
+            let margin = segment::HEADER_BYTES + segment::footer_bytes(log.layout.segment_bytes);
+            let end = log.watermarks().end.plus(bytes).plus(margin);
+            if log.preparer.has(log.layout.segment_base(end)) || short.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Makes an append that waits for room fail instead, and every later one that needs another segment.

@@ -2,13 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod support;
+#[path = "support/image.rs"]
+mod image;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
-use std::process::Command;
 use std::time::Duration;
 
+use image::{Image, run};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use raft_store::{FlushMode, Health, Options, StopClass};
@@ -17,87 +19,13 @@ use support::{Config, Store, entry};
 const SEGMENT_BYTES: u64 = 4 << 20;
 const IMAGE_BYTES: u64 = 64 << 20;
 
-/// A mounted image. Unmounted and removed when dropped.
-struct Image {
-    kind: &'static str,
-    dir: tempfile::TempDir,
-}
-
-fn run(program: &str, args: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-impl Image {
-    /// `None`, with the reason printed, where this cannot be done.
-    fn mount(kind: &'static str, options: &str) -> Option<Self> {
-        let image = Self { kind, dir: tempfile::tempdir().unwrap() };
-        let made = image.make(options);
-        if let Err(reason) = made {
-            eprintln!("skipped {kind}: {reason}");
-            return None;
-        }
-        Some(image)
-    }
-
-    fn make(&self, options: &str) -> Result<(), String> {
-        let file = self.dir.path().join("image");
-        let text = file.display().to_string();
-        // xfs has a smallest size.
-        let bytes = if self.kind == "xfs" { 320 << 20 } else { IMAGE_BYTES };
-        fs::File::create(&file).and_then(|file| file.set_len(bytes)).map_err(|error| error.to_string())?;
-        match self.kind {
-            "ext4" => run("mkfs.ext4", &["-q", "-F", "-m", "0", &text])?,
-            _ => run("mkfs.xfs", &["-q", "-f", &text])?,
-        };
-        fs::create_dir(self.root()).map_err(|error| error.to_string())?;
-        self.mount_again(options)
-    }
-
-    fn mount_again(&self, options: &str) -> Result<(), String> {
-        let file = self.dir.path().join("image").display().to_string();
-        let options = format!("loop{options}");
-        run("mount", &["-t", self.kind, "-o", &options, &file, &self.root().display().to_string()]).map(|_| ())
-    }
-
-    fn unmount(&self) -> Result<(), String> {
-        run("umount", &[&self.root().display().to_string()]).map(|_| ())
-    }
-
-    fn root(&self) -> PathBuf {
-        self.dir.path().join("mnt")
-    }
-
-    fn store(&self) -> Options {
-        let mut options = support::options(&self.root().join("store"), FlushMode::Sync);
-        options.segment_bytes = SEGMENT_BYTES;
-        // These two are what the store asks for.
-        options.allow_unproven_fs = false;
-        options
-    }
-
-    /// Takes every block that is left.
-    fn fill(&self) {
-        let filler = fs::File::options().create(true).append(true).open(self.root().join("filler")).unwrap();
-        for step in [1 << 20, 4096, 512] {
-            let bytes = vec![1; step];
-            while std::io::Write::write_all(&mut &filler, &bytes).is_ok() {}
-        }
-        let _ = filler.sync_all();
-    }
-
-    fn empty(&self) {
-        fs::remove_file(self.root().join("filler")).unwrap();
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let _ = self.unmount();
-    }
+/// What the store of an image is opened with.
+fn store_in(image: &Image) -> Options {
+    let mut options = support::options(&image.root().join("store"), FlushMode::Sync);
+    options.segment_bytes = SEGMENT_BYTES;
+    // The file system is what the store asks for.
+    options.allow_unproven_fs = false;
+    options
 }
 
 /// 64 KiB entries until one has to wait for room; what waits is dropped. Returns the next index.
@@ -135,23 +63,25 @@ fn check(store: &mut Store, entries: u64) {
 fn a_disk_without_a_free_block_holds_appends_and_starts_and_costs_nothing() {
     let rounds = if std::env::var_os("SLOW_TESTS").is_some() { 50 } else { 3 };
     for kind in ["ext4", "xfs"] {
-        let Some(image) = Image::mount(kind, "") else { continue };
-        let mut store = Store::open(image.store()).unwrap();
+        // xfs has a smallest size.
+        let bytes = if kind == "xfs" { 320 << 20 } else { IMAGE_BYTES };
+        let Some(image) = Image::mount(kind, bytes, "") else { continue };
+        let mut store = Store::open(store_in(&image)).unwrap();
         store.vote(1).unwrap();
         let mut next = 0;
         for round in 0..rounds {
-            image.fill();
+            image.leave_free(0);
             next = append_until_full(&mut store, next);
             assert_eq!(Health::Good, *store.view.health().borrow(), "{kind}, round {round}");
             assert!(*store.view.is_short_of_room().borrow());
             store.vote(round + 2).unwrap();
             // With not a block free: a kill, a start, everything there, and a stop in order.
             store.kill();
-            let mut killed = Store::open(image.store()).unwrap();
+            let mut killed = Store::open(store_in(&image)).unwrap();
             assert_eq!(StopClass::Process, killed.recovered.stop);
             check(&mut killed, next);
             killed.close();
-            store = Store::open(image.store()).unwrap();
+            store = Store::open(store_in(&image)).unwrap();
             assert_eq!(StopClass::Clean, store.recovered.stop);
             check(&mut store, next);
             image.empty();
@@ -162,7 +92,7 @@ fn a_disk_without_a_free_block_holds_appends_and_starts_and_costs_nothing() {
                 // Make room for more rounds, as retention does.
                 store.kill();
                 fs::remove_dir_all(image.root().join("store")).unwrap();
-                store = Store::open(image.store()).unwrap();
+                store = Store::open(store_in(&image)).unwrap();
                 next = 0;
             }
         }
@@ -171,9 +101,9 @@ fn a_disk_without_a_free_block_holds_appends_and_starts_and_costs_nothing() {
 
 #[test]
 fn a_file_system_that_becomes_read_only_is_noticed_by_an_idle_log_and_told_to_the_next_start() {
-    let Some(image) = Image::mount("ext4", ",errors=remount-ro") else { return };
+    let Some(image) = Image::mount("ext4", IMAGE_BYTES, ",errors=remount-ro") else { return };
     let memory = tempfile::tempdir().unwrap();
-    let mut options = image.store();
+    let mut options = store_in(&image);
     options.runtime_dir = Some(memory.path().to_owned());
     options.stall.probe_interval = Duration::from_millis(100);
     let mut store = Store::open(options.clone()).unwrap();
@@ -198,7 +128,7 @@ fn a_file_system_that_becomes_read_only_is_noticed_by_an_idle_log_and_told_to_th
     assert_eq!(1, fs::read_dir(memory.path()).unwrap().count(), "only memory took the note");
 
     image.unmount().unwrap();
-    run("fsck.ext4", &["-y", &image.dir.path().join("image").display().to_string()]).ok();
+    run("fsck.ext4", &["-y", &image.file().display().to_string()]).ok();
     image.mount_again("").unwrap();
     let mut store = Store::open(options).unwrap();
     assert_eq!(StopClass::Latched, store.recovered.stop);

@@ -79,3 +79,42 @@ fn a_page_that_is_gone_ends_the_process_with_a_note_and_the_third_time_the_segme
     assert!(store.entries(0, 3).unwrap().len() == 3);
     store.append(vec![entry(1, 3, "more")]).unwrap();
 }
+
+/// The note that a process leaves which dies by a page of segment `base`.
+fn note(dir: &Path, base: u64, offset: u64) {
+    let mut bytes = fs::read(dir.join("sigbus")).unwrap();
+    let text = format!("{base:020} {offset:020} {:020} ", 1);
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes[63] = b'\n';
+    fs::write(dir.join("sigbus"), bytes).unwrap();
+}
+
+#[test]
+fn a_segment_that_ended_a_process_is_read_at_the_next_start_and_what_is_damaged_in_it_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
+    store.vote(1).unwrap();
+    for index in 0..30 {
+        store.append(vec![entry(1, index, vec![7; 8 << 10])]).unwrap();
+    }
+    store.commit(raft_id(1, 29));
+    store.close();
+    // An old segment: of those a start reads no records.
+    let mut bytes = fs::read(segment(dir.path())).unwrap();
+    bytes[usize::try_from(AT).unwrap()] ^= 1;
+    fs::write(segment(dir.path()), bytes).unwrap();
+    let store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
+    assert!(store.view.damage().borrow().is_empty(), "nobody has looked");
+    store.close();
+
+    note(dir.path(), 0, AT);
+    let store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
+    let damage = store.view.damage().borrow().clone();
+    let [range] = &damage[..] else { panic!("{damage:?}") };
+    assert!(range.base.get() == 0 && range.from.get() <= AT && AT < range.to.get(), "{range:?}");
+    // Others are left alone, and so is a segment that is gone.
+    note(dir.path(), 64 << 20, 0);
+    drop(store);
+    let store = Store::open(options(dir.path(), FlushMode::Sync)).unwrap();
+    assert!(store.view.damage().borrow().is_empty());
+}

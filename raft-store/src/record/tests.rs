@@ -57,6 +57,37 @@ fn every_flipped_bit_of_a_header_is_found() {
 }
 
 #[test]
+fn any_two_flipped_bits_of_a_header_are_found() {
+    let (header, bytes) = draft(b"hello").seal(seed());
+    for one in 0..512 {
+        for other in one + 1..512 {
+            let mut damaged = bytes;
+            damaged[one / 8] ^= 1 << (one % 8);
+            damaged[other / 8] ^= 1 << (other % 8);
+            assert!(Header::decode(seed(), header.position, &damaged).is_err(), "bits {one} and {other}");
+        }
+    }
+}
+
+#[test]
+fn any_burst_of_up_to_32_changed_bits_of_a_payload_is_found() {
+    let payload: Vec<u8> = (0..4096_usize).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect();
+    let (header, _) = draft(&payload).seal(seed());
+    // Both ends of a burst change; what changes between them is as good as any.
+    let between = 0x9e37_79b9_7f4a_7c15_u64;
+    for start in (0..4096 * 8_usize - 32).step_by(3) {
+        for length in [2, 3, 8, 17, 31, 32] {
+            let burst = (between & ((1 << length) - 1)) | 1 | 1 << (length - 1);
+            let mut damaged = payload.clone();
+            for bit in (0..length).filter(|bit| burst >> bit & 1 == 1) {
+                damaged[(start + bit) / 8] ^= 1 << ((start + bit) % 8);
+            }
+            assert!(!header.verifies(seed(), &damaged), "{length} bits from {start}");
+        }
+    }
+}
+
+#[test]
 fn a_payload_does_not_verify_under_the_header_of_another_entry() {
     let (header, _) = draft(b"hello").seal(seed());
     for other in [

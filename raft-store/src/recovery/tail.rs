@@ -45,12 +45,12 @@ pub(super) fn rewrite_tail(segments: &[Arc<Segment>], proven: LogPosition, end: 
             let bytes = BLOCK_BYTES.min(last.since(position));
             let mut block = vec![0; usize::try_from(bytes).expect("a block fits memory")];
             let offset = segment.offset(position);
-            segment.region.read(offset, &mut block).map_err(|e| Error::io("reading", path, e))?;
+            segment.region.read(offset, &mut block).map_err(|e| segment.read_failed(offset, e))?;
             segment.region.write(offset, &block).map_err(|e| Error::io("writing", path, e))?;
             position = position.plus(bytes);
         }
         let mut head = vec![0; 1024];
-        segment.region.read(0, &mut head).map_err(|e| Error::io("reading", path, e))?;
+        segment.region.read(0, &mut head).map_err(|e| segment.read_failed(0, e))?;
         segment.region.write(0, &head).map_err(|e| Error::io("writing", path, e))?;
         segment.region.sync().map_err(|e| Error::io("syncing", path, e))?;
     }

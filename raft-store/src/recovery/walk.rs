@@ -7,7 +7,10 @@ use crate::error::{Error, Result};
 use crate::ids::{LogId, LogPosition};
 use crate::options::Layout;
 use crate::record::{self, Fault, Header, HeaderBytes, Kind};
+use crate::scan::{is_unreadable, read_past_faults};
 use crate::segment::{self, Content, Opening, Segment};
+
+const UNREADABLE_BYTES: &str = "bytes the disk cannot read";
 
 /// Where the verified records end, and what stands there.
 #[derive(Clone, Debug)]
@@ -174,7 +177,9 @@ fn walk_segment(
                 let ahead = cut.filter(|cut| *cut > position).map_or(records_end, |cut| cut.min(records_end));
                 let bytes = BLOCK_BYTES.min(ahead.since(position)).max(need);
                 block.resize(usize::try_from(bytes).expect("a block fits memory"), 0);
-                segment.region.read(segment.offset(position), &mut block).map_err(reading)?;
+                // What the disk cannot read does not verify, and the next record may be whole.
+                let read = |offset: u64, into: &mut [u8]| segment.region.read(offset, into);
+                read_past_faults(&read, segment.offset(position), &mut block).map_err(reading)?;
                 block_at = position;
             }
             let start = usize::try_from(position.since(block_at)).expect("inside the block");
@@ -188,7 +193,8 @@ fn walk_segment(
                 Ok(header) => break header,
                 Err(Fault::Zero) => return Ok(()),
                 Err(fault) => {
-                    walk.wrong = Some((Shape::Rot, fault.to_string()));
+                    let found = if is_unreadable(bytes) { UNREADABLE_BYTES.to_owned() } else { fault.to_string() };
+                    walk.wrong = Some((Shape::Rot, found));
                     return Ok(());
                 }
             }
@@ -235,7 +241,8 @@ fn has_zero_sector(segment: &Segment, header: &Header) -> Result<bool> {
     let start = segment.offset(header.position) / SECTOR * SECTOR;
     let end = segment.offset(header.end()).next_multiple_of(SECTOR).min(segment.region.bytes());
     let mut sectors = vec![0; usize::try_from(end - start).expect("a record fits memory")];
-    segment.region.read(start, &mut sectors).map_err(|e| Error::io("reading", segment.region.path(), e))?;
+    let read = |offset: u64, into: &mut [u8]| segment.region.read(offset, into);
+    read_past_faults(&read, start, &mut sectors).map_err(|e| Error::io("reading", segment.region.path(), e))?;
     Ok(sectors.chunks_exact(512).any(|sector| sector.iter().all(|byte| *byte == 0)))
 }
 
@@ -270,7 +277,8 @@ pub(super) fn look_behind(
             }
             let bytes = BLOCK_BYTES.min(records_end.since(position));
             let mut block = vec![0; usize::try_from(bytes).expect("a block fits memory")];
-            segment.region.read(segment.offset(position), &mut block).map_err(reading)?;
+            let read = |offset: u64, into: &mut [u8]| segment.region.read(offset, into);
+            read_past_faults(&read, segment.offset(position), &mut block).map_err(reading)?;
             for (at, header) in block.chunks_exact(64).enumerate() {
                 if header.iter().all(|byte| *byte == 0) {
                     continue;

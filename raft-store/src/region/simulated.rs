@@ -6,6 +6,7 @@
 mod volume;
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ struct Faults {
     /// Syncs of files whose names start so wait until this is cleared.
     hold: Option<String>,
     held: usize,
+    /// Bytes of files that cannot be read.
+    unreadable: Vec<(u64, Range<usize>)>,
     /// After this many more changes the power is gone: nothing changes any more, everything fails.
     dies_after: Option<usize>,
 }
@@ -254,6 +257,12 @@ impl SimulatedDisk {
         self.change_image(name, |image| change(image.live_mut()));
     }
 
+    /// From now on this part of a file cannot be read. Another file under its name can.
+    pub(crate) fn make_unreadable(&self, name: &str, bytes: Range<usize>) {
+        let file = self.shared.volume.lock().number(name).unwrap();
+        self.shared.faults.lock().unreadable.push((file, bytes));
+    }
+
     pub(crate) fn forget(&self, name: &str) {
         self.shared.volume.lock().forget(name);
     }
@@ -336,6 +345,12 @@ impl Steps for SimulatedDisk {
 }
 
 impl Shared {
+    fn check_readable(&self, file: u64, bytes: Range<usize>) -> io::Result<()> {
+        let faults = self.faults.lock();
+        let meets = |(other, gone): &(u64, Range<usize>)| *other == file && gone.start < bytes.end && bytes.start < gone.end;
+        if faults.unreadable.iter().any(meets) { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
+    }
+
     /// One more change, if there is still power.
     fn live(&self) -> io::Result<()> {
         let mut faults = self.faults.lock();
@@ -483,6 +498,7 @@ impl Region for SimulatedFile {
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let start = usize::try_from(offset).unwrap();
+        self.shared.check_readable(self.number, start..start + into.len())?;
         let volume = self.shared.volume.lock();
         let live = volume.image(self.number).live();
         into.copy_from_slice(live.get(start..start + into.len()).ok_or_else(short)?);
@@ -491,6 +507,7 @@ impl Region for SimulatedFile {
 
     fn read_from_disk(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
         let start = usize::try_from(offset).unwrap();
+        self.shared.check_readable(self.number, start..start + bytes)?;
         let volume = self.shared.volume.lock();
         volume.image(self.number).durable().get(start..start + bytes).map(<[u8]>::to_vec).ok_or_else(short)
     }

@@ -68,6 +68,8 @@ pub(super) struct Rebuild<'a> {
 enum Refusal {
     /// What the peer has there is damaged or gone.
     Lost(&'static str),
+    /// It has dropped it.
+    Purged,
     /// It has something else there, or nothing.
     Differs(String),
     /// It may yet answer.
@@ -78,6 +80,7 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Lost(reason) => f.write_str(reason),
+            Self::Purged => f.write_str("has purged it"),
             Self::Differs(reason) | Self::NotNow(reason) => f.write_str(reason),
         }
     }
@@ -255,6 +258,7 @@ impl<'a> Rebuild<'a> {
             answers: refusals.iter().map(text).collect::<Vec<_>>().join("; "),
             everywhere: everywhere && !refusals.is_empty(),
             unfit,
+            purged: everywhere && refusals.iter().any(|(_, refusal)| matches!(refusal, Refusal::Purged)),
         }
     }
 
@@ -312,7 +316,7 @@ impl<'a> Rebuild<'a> {
                     RangeAnswer::NeverHad => return Ok(Err(Refusal::Differs("never had it".into()))),
                     RangeAnswer::Other => return Ok(Err(Refusal::Differs("has other records there".into()))),
                     RangeAnswer::Damaged => return Ok(Err(Refusal::Lost("is damaged there too"))),
-                    RangeAnswer::Purged => return Ok(Err(Refusal::Lost("has purged it"))),
+                    RangeAnswer::Purged => return Ok(Err(Refusal::Purged)),
                 },
             };
             let start = at.since(self.base);

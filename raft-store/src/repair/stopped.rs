@@ -11,12 +11,14 @@ use super::serve::{Stretch, look};
 use super::{PeerRange, RangeAnswer, RangeSource, Repaired};
 use crate::error::{Error, Result};
 use crate::identity::{self, DirLock, NodeFile};
-use crate::ids::LogPosition;
+use crate::hard_state::HardState;
+use crate::ids::{LogId, LogPosition};
 use crate::options::{Layout, Options};
 use crate::progress::{Hints, Progress, Purged, PurgedFile};
 use crate::region::{Directory, Files};
 use crate::scan::{Behind, Piece, Scan};
 use crate::segment::{self, Opening, OpeningFound, Segment};
+use crate::view::ResumePoint;
 
 /// A store that is held for repair.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ pub struct StoppedStore {
     layout: Layout,
     purged: Option<Purged>,
     hints: Option<Hints>,
+    node_id: Option<u64>,
     store_uuid: [u8; 16],
     start_counter: u64,
     _lock: Option<DirLock>,
@@ -61,6 +64,7 @@ impl StoppedStore {
             layout: Layout { segment_bytes: identity.segment_bytes, cluster_id: identity.cluster_id },
             purged: PurgedFile::open(&*files)?.1,
             hints: Progress::open(&*files).ok().map(|progress| progress.hints()),
+            node_id: identity.node_id,
             store_uuid: identity.store_uuid,
             start_counter: identity.start_counter,
             files,
@@ -72,6 +76,12 @@ impl StoppedStore {
     #[must_use]
     pub fn store_uuid(&self) -> [u8; 16] {
         self.store_uuid
+    }
+
+    /// The Raft identity, unless it was given up.
+    #[must_use]
+    pub fn node_id(&self) -> Option<u64> {
+        self.node_id
     }
 
     /// How often the store was started.
@@ -112,6 +122,27 @@ impl StoppedStore {
             self.lower_flushed(end)?;
         }
         Ok(repaired)
+    }
+
+    /// Lets the log begin behind the last entry of a checkpoint, which is of this group and later than what is damaged:
+    /// everything before goes. Says whether it may. What stands behind `resume` stays.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn begin_behind(&self, id: LogId, resume: ResumePoint) -> Result<bool> {
+        if self.purged.is_some_and(|purged| purged.id >= id) {
+            return Ok(false);
+        }
+        let begins_in = segment::file_name(self.layout.segment_base(resume.position));
+        // A log that does not reach that far holds nothing that the checkpoint does not stand for.
+        let reset = !self.files.list()?.iter().any(|listed| listed.name == begins_in);
+        let term = HardState::open(&*self.files)?.1.map_or(0, |vote| vote.term);
+        if term < id.term.get() {
+            // Raft never holds an entry of a term it has not voted in. A leader brings both.
+            return Ok(false);
+        }
+        PurgedFile::open(&*self.files)?.0.save(Purged { id, resume, reset })?;
+        Ok(true)
     }
 
     /// What stands behind the new end was never chosen, so that it was on disk counts no more.

@@ -630,6 +630,25 @@ fn every_flipped_bit_of_a_log_region_is_found_last_quarter() {
     every_flipped_bit_is_found(3);
 }
 
+/// A write that got no further than any byte of the region: the log ends with the last record that is whole.
+#[test]
+fn a_log_region_torn_at_any_byte_ends_with_the_last_whole_record() {
+    let disk = flushed();
+    let options = options(FlushMode::Sync);
+    let walker = crate::recovery::walk::testing::Walker::new(&*disk, &options);
+    let whole = disk.contents(FIRST);
+    for at in 0..10 {
+        let (start, end) = (offset(at), offset(at + 1));
+        let position = |offset: usize| crate::ids::LogPosition::new(offset as u64);
+        for torn in start..end {
+            disk.damage_live(FIRST, |bytes| bytes[torn..end].fill(0));
+            let found = walker.end_of(at as u64, position(start), position(end));
+            disk.damage_live(FIRST, |bytes| bytes[torn..end].copy_from_slice(&whole[torn..end]));
+            assert_eq!(position(start), found, "torn at {torn}");
+        }
+    }
+}
+
 /// The same through a whole start, for every part of the file that a store writes.
 #[test]
 fn a_flipped_bit_anywhere_in_a_segment_stops_the_start() {

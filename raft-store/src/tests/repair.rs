@@ -9,21 +9,21 @@ use crate::error::{Error, Result};
 use crate::ids::LogPosition;
 use crate::repair::{PeerRange, RangeAnswer, RangeSource, StoppedStore};
 
-const ENTRIES: u64 = 130;
-const SEGMENT: usize = 64 << 10;
+pub(super) const ENTRIES: u64 = 130;
+pub(super) const SEGMENT: usize = 64 << 10;
 
 /// A replica that answers, or says why it does not.
-enum Peer {
+pub(super) enum Peer {
     Running(Store),
     Stopped(StoppedStore),
     Silent,
 }
 
 /// The other members, in order of their ids.
-struct Peers(BTreeMap<u64, Peer>);
+pub(super) struct Peers(pub(super) BTreeMap<u64, Peer>);
 
 impl Peers {
-    fn of(peers: impl IntoIterator<Item = Peer>) -> Self {
+    pub(super) fn of(peers: impl IntoIterator<Item = Peer>) -> Self {
         Self((2..).zip(peers).collect())
     }
 }
@@ -45,7 +45,7 @@ impl RangeSource for Peers {
 }
 
 /// A replica with three segments, the last of them open.
-fn replica(entries: u64) -> (Arc<SimulatedDisk>, Store) {
+pub(super) fn replica(entries: u64) -> (Arc<SimulatedDisk>, Store) {
     let disk = SimulatedDisk::new();
     let mut store = open(&disk, FlushMode::Sync);
     store.vote(4).unwrap();
@@ -56,11 +56,11 @@ fn replica(entries: u64) -> (Arc<SimulatedDisk>, Store) {
     (disk, store)
 }
 
-fn segments(disk: &SimulatedDisk) -> Vec<Vec<u8>> {
+pub(super) fn segments(disk: &SimulatedDisk) -> Vec<Vec<u8>> {
     (0..3).map(|number| disk.contents(&segment_name(number))).collect()
 }
 
-fn record(number: usize) -> usize {
+pub(super) fn record(number: usize) -> usize {
     4096 + number * 1088
 }
 
@@ -82,7 +82,7 @@ const SHAPES: [Damage; 7] = [
 
 /// What is not record or opening may differ: a footer gets its digests with the repair.
 #[track_caller]
-fn same_records(what: &str, expected: &[Vec<u8>], found: &[Vec<u8>]) {
+pub(super) fn same_records(what: &str, expected: &[Vec<u8>], found: &[Vec<u8>]) {
     for (number, (expected, found)) in expected.iter().zip(found).enumerate() {
         assert_eq!(expected.len(), found.len(), "{what}, segment {number}");
         let footer = SEGMENT - 4096;
@@ -90,7 +90,7 @@ fn same_records(what: &str, expected: &[Vec<u8>], found: &[Vec<u8>]) {
     }
 }
 
-fn all(store: &mut Store) -> Vec<LogEntry> {
+pub(super) fn all(store: &mut Store) -> Vec<LogEntry> {
     store.entries(0, u64::MAX).unwrap()
 }
 
@@ -145,7 +145,7 @@ fn stopped(disk: &Arc<SimulatedDisk>) -> (LogPosition, StoppedStore) {
 }
 
 /// Repairs until the store starts.
-fn start(disk: &Arc<SimulatedDisk>, peers: &Peers) -> Result<Store> {
+pub(super) fn start(disk: &Arc<SimulatedDisk>, peers: &Peers) -> Result<Store> {
     for _ in 0..5 {
         match open_at(disk, options(FlushMode::Sync), "boot") {
             Err(error) => {
