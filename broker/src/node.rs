@@ -8,6 +8,7 @@
 //!                 -> recover each group's log and files        (all groups at once)
 //!                 -> start Raft, let peers in                  (requests are handed over)
 //!                    or, without an identity, ask for one       (requests wait on)
+//!                    or, with a damaged log, have it repaired   (the other groups go on)
 //!                 -> lead or follow, as Raft decides           (health: ready once every group has a leader)
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! while, client ports closed, groups flushed and marked clean, and last the Raft port: peers take a closed Raft port as
 //! proof that this process is gone.
 
+mod damaged;
 mod descriptors;
 mod failure;
 mod flush;
@@ -185,7 +187,7 @@ struct Listeners {
 
 impl Node {
     /// Starts the node: on return clients are accepted and every group's replica runs, but for those that have lost
-    /// their identity and ask for another.
+    /// their identity and ask for another, and those whose stored bytes are damaged.
     ///
     /// Whether a group has a leader depends on its other replicas; `/health/ready` tells.
     ///
@@ -333,27 +335,31 @@ impl Node {
             let for_replay = Arc::clone(group);
             self.spawn(async move { match for_replay.follow_replay().await {} });
             let (group, context) = (Arc::clone(group), context.clone());
-            starting.spawn(async move { group.start(&context).await });
+            starting.spawn(async move { group.start(&context).await.map(|()| group) });
         }
         let mut result = Ok(());
         while let Some(joined) = starting.join_next().await {
             let started = joined.unwrap_or_else(|_| Err(StartError::Panicked { group: "one of this node".to_owned() }));
-            result = result.and(started);
+            match started {
+                // Looked after from now on, however long the others take.
+                Ok(group) => self.look_after(group, context.clone()),
+                Err(error) => result = result.and(Err(error)),
+            }
         }
-        result?;
-        for group in &self.shared.groups {
-            let (group, context, shared) = (Arc::clone(group), context.clone(), Arc::clone(&self.shared));
-            self.spawn(async move {
-                let reason = Box::pin(group.supervise(context)).await;
-                tracing::error!(group = group.name(), reason, "replica has failed");
-                shared.failure.send_if_modified(|first| {
-                    let is_first = first.is_none();
-                    first.get_or_insert(format!("group {}: {reason}", group.name()));
-                    is_first
-                });
+        result
+    }
+
+    fn look_after(&self, group: Arc<NodeGroup>, context: group::Context) {
+        let shared = Arc::clone(&self.shared);
+        self.spawn(async move {
+            let reason = Box::pin(group.supervise(context)).await;
+            tracing::error!(group = group.name(), reason, "replica has failed");
+            shared.failure.send_if_modified(|first| {
+                let is_first = first.is_none();
+                first.get_or_insert(format!("group {}: {reason}", group.name()));
+                is_first
             });
-        }
-        Ok(())
+        });
     }
 
     /// Resolves when a replica has failed for good, and says why. The process must end: call [`Node::abandon`].

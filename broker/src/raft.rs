@@ -12,6 +12,7 @@
 //! - Nothing relies on a lease: whatever must be current goes through read index.
 
 mod catch_up;
+pub(crate) mod digests;
 mod error;
 mod fitness;
 mod hand_over;
@@ -21,6 +22,7 @@ mod read_index;
 pub(crate) mod repair;
 pub(crate) mod replace;
 mod role;
+mod room;
 mod service;
 mod takeover;
 mod type_config;
@@ -38,7 +40,7 @@ use openraft::errors::{Fatal, RaftError};
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use openraft::vote::leader_id_std::CommittedLeaderId;
 use openraft::{ChangeMembers, Config, Instant as _, Raft, SnapshotPolicy};
-use raft_store::{LogId, Member, Payload};
+use raft_store::{LogId, LogView, Member, Payload};
 use tokio::sync::{oneshot, watch as tokio_watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +57,7 @@ use self::proposal_gate::ProposalGate;
 use self::read_index::ReadIndex;
 use self::replace::Replacing;
 pub use self::role::Role;
+use self::room::Room;
 use self::service::{Heard, Service, Silence};
 use self::takeover::Takeover;
 pub use self::type_config::{Done, RaftLogId, RaftVote, SnapshotData, TypeConfig};
@@ -164,6 +167,7 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     replacing: Arc<Replacing<SM>>,
     heard: Arc<Heard>,
     fitness: Arc<Fitness>,
+    room: Arc<Room>,
     cancel: CancellationToken,
     tasks: TaskTracker,
 }
@@ -232,6 +236,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let tasks = TaskTracker::new();
         raft.run();
         let heard = Arc::new(Heard::default());
+        let room = Arc::new(Room::default());
         let replacing = Arc::new(Replacing {
             raft: raft.clone(),
             hub: hub.clone(),
@@ -246,6 +251,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             fitness: Arc::clone(&fitness),
             replacing: Arc::clone(&replacing),
             heard: Arc::clone(&heard),
+            room: Arc::clone(&room),
         });
         hub.set_service(&identity.group, Some(service));
         let gate = Arc::new(ProposalGate::default());
@@ -277,6 +283,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             replacing,
             heard,
             fitness,
+            room,
             cancel,
             tasks,
         })))
@@ -399,6 +406,12 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// is one, and nobody hands leadership to this replica.
     pub fn set_unfit(&self, reason: Unfit, holds: bool) {
         self.0.fitness.set(reason, holds);
+    }
+
+    /// Lets entries of the leader wait until `log`, which is this replica's, has room for them. Raft hears the leader and
+    /// votes meanwhile.
+    pub fn wait_for_room_in(&self, log: LogView) {
+        self.0.room.watch(log);
     }
 
     /// Hands leadership over if it is here, as a node does before it stops. New proposals wait meanwhile, and whoever

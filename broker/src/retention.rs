@@ -27,15 +27,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use raft_store::{Extent, LogIndex, LogView, SealedSegment};
+use raft_store::{Extent, LogIndex, LogPosition, LogView, SealedSegment};
 
 pub(crate) use self::clock::WatchedClock;
 pub(crate) use self::decide::Choice;
 pub use self::decide::Pressure;
-use self::decide::{Candidate, View};
+use self::decide::{Candidate, Cause, View};
 use self::topics::TopicRetention;
 use crate::raft::GroupRaft;
+use crate::raft::repair::DropsOld;
 use crate::state_machine::{StateReader, StoreControl};
 use crate::store::{self, MessageStore};
 
@@ -241,6 +244,21 @@ impl GroupRetention {
         gone
     }
 
+    /// Drops the segment at `base`, with all up to the next checkpoint: it is damaged, and the others have dropped it.
+    async fn drop_damaged(&self, base: LogPosition) -> bool {
+        let Ok(checkpoints) = self.control.checkpoints() else { return false };
+        let refused = self.refused.lock().clone();
+        let purged = self.log.watermarks().purged.map_or(0, |id| id.index.get());
+        let sealed = self.log.sealed_segments().into_iter().filter(|segment| segment.last.index.get() > purged);
+        let has_checkpoint = |last: u64| checkpoints.contains(&last) && !refused.contains(&last);
+        let found = sealed
+            .map(|segment| (segment.base, segment.last.index.get()))
+            .enumerate()
+            .find(|(_, (start, last))| *start >= base && has_checkpoint(*last));
+        let Some((before, (_, through))) = found else { return false };
+        self.carry_out(Choice { through, segments: before + 1, cause: Cause::Damage }, Pressure::Forced).await
+    }
+
     /// Breaks the streams to members that lack what must go. They come back by snapshot.
     async fn break_what_holds(&self, through: u64) -> bool {
         for _ in 0..BREAKS_MAX {
@@ -259,6 +277,12 @@ impl GroupRetention {
             }
         }
         false
+    }
+}
+
+impl DropsOld for GroupRetention {
+    fn drop_through(&self, base: LogPosition) -> BoxFuture<'_, bool> {
+        self.drop_damaged(base).boxed()
     }
 }
 

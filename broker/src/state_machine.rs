@@ -156,6 +156,12 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let checkpoints = Arc::new(Checkpoints::open(options.dir.join("checkpoints"))?);
 
     let Start { image: start, rebuilds } = choose_start(&checkpoints, &table, &index, &*log, &options.cluster_id)?;
+    if let Some(image) = &start
+        && log.last_index().is_none_or(|last| last < image.applied.index)
+    {
+        // Raft drops the whole of such a log, and it goes on behind the checkpoint.
+        log.set_resume(image.applied, image.resume);
+    }
     let state = start.as_ref().map_or_else(State::default, State::from_image);
     let started_behind = state.applied;
     let cut = start.as_ref().map(|image| Cut::of(image, &*log));
@@ -236,9 +242,29 @@ fn choose_start(
     cluster_id: &[u8; 16],
 ) -> store::Result<Start> {
     let last = log.last_index();
-    let base = match checkpoints.current()? {
+    let none_left = |purged| checkpoints.damaged(purged, "no checkpoint stands for what has left the log".to_owned());
+    let current = match (checkpoints.current(), log.purged_index()) {
+        (Ok(None), Some(purged)) => return Err(none_left(purged)),
+        (Err(error @ store::Error::Checkpoint { .. }), Some(purged)) => {
+            tracing::error!(%error, "looking for the oldest checkpoint instead");
+            Some(checkpoints.find_current(purged)?.ok_or_else(|| none_left(purged))?)
+        }
+        (Err(error @ store::Error::Checkpoint { .. }), None) => {
+            tracing::error!(%error, "the log is whole, so no checkpoint is needed");
+            checkpoints.forget_current(None)?;
+            None
+        }
+        (current, _) => current?,
+    };
+    let base = match current.map(|current| (current, read_checkpoint(checkpoints, current, cluster_id))) {
         None => None,
-        Some(current) => Some(read_checkpoint(checkpoints, current, cluster_id)?),
+        Some((_, Ok(base))) => Some(base),
+        Some((current, Err(error @ store::Error::Checkpoint { .. }))) if log.purged_index().is_none() => {
+            tracing::error!(%error, "the log is whole, so no checkpoint is needed");
+            checkpoints.forget_current(Some(current))?;
+            None
+        }
+        Some((_, Err(error))) => return Err(error),
     };
     let base_index = base.as_ref().map(|image| image.applied.index);
     let mut unusable = Vec::new();
@@ -285,10 +311,8 @@ fn choose_start(
 fn read_checkpoint(checkpoints: &Checkpoints, index: u64, cluster_id: &[u8; 16]) -> store::Result<Image> {
     let (image, _) = checkpoints.read(index)?;
     if image.cluster_id != *cluster_id {
-        return Err(store::Error::Checkpoint {
-            path: checkpoints.path(index),
-            what: "it belongs to another cluster".to_owned(),
-        });
+        let what = "it belongs to another cluster: correct the path or the cluster id".to_owned();
+        return Err(store::Error::Foreign { path: checkpoints.path(index), what });
     }
     Ok(image)
 }
@@ -531,7 +555,7 @@ impl StoreControl {
         let image = read_checkpoint(&self.shared.checkpoints, index, &self.shared.cluster_id)?;
         if image.resume.position != resume_position {
             let what = format!("it lets the log go on at {}, not at {resume_position}", image.resume.position);
-            return Err(store::Error::Checkpoint { path: self.shared.checkpoints.path(index), what });
+            return Err(self.shared.checkpoints.damaged(index, what));
         }
         *self.shared.chosen.lock() = Some(index);
         Ok(())

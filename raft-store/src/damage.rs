@@ -53,7 +53,9 @@ impl DamagedRange {
     #[must_use]
     pub fn of(error: &Error) -> Option<Self> {
         let (file, from, to) = match error {
-            Error::Unrecoverable { file, from, to, .. } | Error::NotRepaired { file, from, to, .. } => (file, *from, *to),
+            Error::Unrecoverable { file, from, to, .. } | Error::NotRepaired { file, from, to, .. } => {
+                (file, *from, *to)
+            }
             Error::Damaged { file, position, .. } => (file, *position, position.plus(crate::record::ALIGN)),
             _ => return None,
         };
@@ -64,7 +66,12 @@ impl DamagedRange {
     /// The error of whoever had to read the range.
     #[must_use]
     pub fn into_error(self) -> Error {
-        Error::Damaged { file: self.file, position: self.from, expected: "a valid record".to_owned(), found: self.found }
+        Error::Damaged {
+            file: self.file,
+            position: self.from,
+            expected: "a valid record".to_owned(),
+            found: self.found,
+        }
     }
 }
 

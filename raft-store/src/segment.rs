@@ -631,4 +631,3 @@ pub(crate) fn is_lost(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EFAULT | libc::EUCLEAN | libc::EILSEQ))
         || error.kind() == std::io::ErrorKind::UnexpectedEof
 }
-

@@ -1,9 +1,9 @@
 //! Real file systems in images: full to the last block, and made read-only by their kernel. Needs root and loop devices.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod support;
 #[path = "support/image.rs"]
 mod image;
+mod support;
 
 use std::fs;
 use std::path::Path;

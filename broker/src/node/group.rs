@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use raft_store::{
-    ClusterId, FlushMode, LogPosition, LogView, Member, Pace, ReadBudget, Recovered, ScrubOptions, StoppedStore,
-};
+use raft_store::{ClusterId, DamagedRange, FlushMode, LogView, Member, Pace, ReadBudget, Recovered, ScrubOptions};
 use remoting::Handler;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::damaged::{Halted, describe_failure};
 use super::late_handler::LateHandler;
 use super::rejoin::{self, Former};
 use super::{StartError, StartOptions, failure, flush, recover, replay};
@@ -23,9 +22,10 @@ use crate::config::{
 };
 use crate::disk::DiskWatch;
 use crate::http;
-use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
+use crate::peer::{GroupIdentity, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
-use crate::raft::repair::{Peers, Ranges, Repairer, repair_stopped};
+use crate::raft::digests::Comparer;
+use crate::raft::repair::{Peers, Ranges, Repairer};
 use crate::raft::{CatchUpRate, GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig, Unfit};
 use crate::registration::{GroupRecord, RegisteredGroup, RegistrationHandle};
 use crate::retention::GroupRetention;
@@ -64,8 +64,10 @@ pub(super) struct NodeGroup {
     running: RwLock<Option<Arc<Running>>>,
     /// Turns true when `running` is there.
     started: watch::Sender<bool>,
-    /// Why the start waits for a repair.
-    repairing: Mutex<Option<String>>,
+    /// Why the replica cannot start, while its bytes are damaged.
+    halted: Mutex<Option<Halted>>,
+    /// The damage that the supervisor is to mend.
+    damaged: Mutex<Option<StartError>>,
     /// From the recovery of the log until its files are closed.
     replay: Mutex<Option<Replay>>,
     /// A replica that is recovered and has no identity.
@@ -115,9 +117,20 @@ pub(super) struct Running {
     pub(super) disk: DiskWatch,
     pub(super) retention: Arc<GroupRetention>,
     pub(super) repairer: Repairer,
+    pub(super) comparer: Comparer,
     pub(super) store: MessageStore,
     handler: Arc<GroupHandler>,
     hub: PeerHub,
+}
+
+impl Order {
+    /// Answers that it cannot be carried out.
+    pub(super) fn refuse(self, error: http::AdminError) {
+        match self {
+            Self::Retire { done } => drop(done.send(Err(error))),
+            Self::Recover { done, .. } => drop(done.send(Err(error))),
+        }
+    }
 }
 
 impl Running {
@@ -134,7 +147,8 @@ impl NodeGroup {
             late: Arc::new(LateHandler::default()),
             running: RwLock::default(),
             started: watch::Sender::new(false),
-            repairing: Mutex::default(),
+            halted: Mutex::default(),
+            damaged: Mutex::default(),
             replay: Mutex::default(),
             waiting: Mutex::default(),
             files: Mutex::default(),
@@ -214,8 +228,28 @@ impl NodeGroup {
         self.late.expire(now);
     }
 
-    /// Recovers the replica and starts it. One without an identity is left to the supervisor: the node runs without it.
+    /// Recovers the replica and starts it. One without an identity, or with damaged bytes, is left to the supervisor: the
+    /// node runs without it.
     pub(super) async fn start(&self, context: &Context) -> Result<(), StartError> {
+        match self.start_once(context).await {
+            Err(error) if error.is_damage(self.has_peers()) => {
+                *self.damaged.lock() = Some(error);
+                Ok(())
+            }
+            started => started,
+        }
+    }
+
+    /// Recovers the replica and starts it. After an error everything is closed again.
+    pub(super) async fn start_once(&self, context: &Context) -> Result<(), StartError> {
+        let started = self.try_start(context).await;
+        if started.is_err() {
+            self.close().await;
+        }
+        started
+    }
+
+    async fn try_start(&self, context: &Context) -> Result<(), StartError> {
         let recovering = self.recover(context, false).await?;
         match recovering.log.recovered.node_id {
             Some(node_id) => {
@@ -232,19 +266,64 @@ impl NodeGroup {
         Ok(())
     }
 
+    pub(super) fn has_peers(&self) -> bool {
+        self.options.members.len() > 1
+    }
+
+    /// Why the replica cannot start, if its bytes are damaged.
+    pub(super) fn halted(&self) -> Option<Halted> {
+        self.halted.lock().clone()
+    }
+
+    /// Notes why the replica cannot start. Clients wait no longer once nothing is left to be tried.
+    pub(super) fn halt(&self, halted: Halted) {
+        let failed = halted.failed;
+        let reason = halted.reason.clone();
+        let before = self.halted.lock().replace(halted);
+        if before.is_none_or(|before| (before.failed, &before.reason) != (failed, &reason)) {
+            if failed {
+                tracing::error!(reason, "group has failed; the other groups of this node go on");
+            } else {
+                tracing::error!(reason, "log is damaged: the other members are asked for what is missing");
+            }
+        }
+        if failed {
+            self.late.refuse(&reason);
+        }
+    }
+
     /// Looks after the replica until it fails or the node stops. Returns why it has failed.
     pub(super) async fn supervise(&self, context: Context) -> String {
         let Some(mut ordered) = self.ordered.lock().take() else { return std::future::pending().await };
         loop {
+            let damaged = self.damaged.lock().take();
+            if let Some(damaged) = damaged {
+                match self.mend(&context, damaged, &mut ordered).await {
+                    Ok(()) => continue,
+                    Err(error) => return describe_failure(&error),
+                }
+            }
             let waiting = self.waiting.lock().take();
             let order = match (waiting, self.running()) {
                 (Some(recovering), _) => match self.wait_for_identity(&context, recovering, &mut ordered).await {
                     Ok(order) => order,
+                    Err(error) if self.stays_here(&error) => {
+                        self.halt_for(error).await;
+                        continue;
+                    }
                     Err(error) => return describe_failure(&error),
                 },
                 (None, Some(running)) => {
                     tokio::select! {
-                        reason = failure::of(&running) => return reason,
+                        reason = failure::of(&running) => match damage_of(&running, self.name()) {
+                            Some(error) => {
+                                tracing::error!(group = self.name(), reason, "replica has stopped at damage");
+                                drop(running);
+                                self.halt_for(error).await;
+                                continue;
+                            }
+                            None => return reason,
+                        },
                         never = self.follow_pace(&running) => match never {},
                         () = self.follow_role(&running, &context.registration) => return "replica has stopped".to_owned(),
                         never = rejoin::until_voter(self, &context, &running) => match never {},
@@ -267,10 +346,24 @@ impl NodeGroup {
                 Some(Order::Retire { done }) => self.retire(&context, done).await,
                 Some(Order::Recover { order, done }) => recover::carry_out(self, &context, order, done).await,
             };
-            if let Err(error) = result {
-                return describe_failure(&error);
+            match result {
+                Ok(()) => {}
+                Err(error) if self.stays_here(&error) => self.halt_for(error).await,
+                Err(error) => return describe_failure(&error),
             }
         }
+    }
+
+    fn stays_here(&self, error: &StartError) -> bool {
+        error.is_damage(self.has_peers())
+    }
+
+    /// Closes what is open, and leaves the damage to be mended.
+    async fn halt_for(&self, error: StartError) {
+        self.late.uninstall();
+        self.quiesce().await;
+        self.close().await;
+        *self.damaged.lock() = Some(error);
     }
 
     /// Asks for an identity and runs under it; or returns with an order that came before.
@@ -347,8 +440,27 @@ impl NodeGroup {
             propose_timeout: SequencerOptions::default().timeout,
             catch_up: context.catch_up.clone(),
         };
-        let raft =
-            GroupRaft::start(raft_options, &context.hub, log.storage, store.state_machine).await.map_err(failed)?;
+        // Raft reads the log while it starts, and where it is damaged that never ends.
+        let mut damage = log.view.damage();
+        let started = tokio::select! {
+            biased;
+            started = GroupRaft::start(raft_options, &context.hub, log.storage, store.state_machine) => {
+                started.map_err(failed)
+            }
+            found = damage.wait_for(|damaged| !damaged.is_empty()), if self.has_peers() => match found {
+                Ok(found) => Err(damage_error(self.name(), &found)),
+                Err(_) => Err(StartError::Log { group: self.name().to_owned(), source: raft_store::Error::Closed }),
+            },
+        };
+        let raft = match started {
+            Ok(raft) => raft,
+            Err(error) => {
+                context.hub.remove_group(self.name());
+                let damaged = damage.borrow();
+                return Err(if damaged.is_empty() { error } else { damage_error(self.name(), &damaged) });
+            }
+        };
+        raft.wait_for_room_in(log.view.clone());
         let state = store.state.clone();
         context.hub.set_successors(self.name(), Arc::new(move |node_id| state.successor_of(node_id)));
         let retention = GroupRetention::new(
@@ -359,9 +471,13 @@ impl NodeGroup {
             store.store.clone(),
             store.state.clone(),
         );
-        context.hub.set_range_handler(self.name(), Ranges::running(log.view.clone()));
-        let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(context));
-        self.repairing.lock().take();
+        let retention = Arc::new(retention);
+        let checkpoints = self.checkpoints(context);
+        context.hub.set_range_handler(self.name(), Ranges::running(log.view.clone(), checkpoints));
+        let drops = Arc::clone(&retention) as _;
+        let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(context), drops);
+        let comparer = Comparer::start(self.name().to_owned(), log.view.clone(), self.peers(context));
+        self.halted.lock().take();
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
         let disk =
             DiskWatch::start(self.dir(&context.node.data_dir), context.storage.disk, log.view.is_short_of_room());
@@ -398,8 +514,9 @@ impl NodeGroup {
             log: log.view,
             recovered,
             disk,
-            retention: Arc::new(retention),
+            retention,
             repairer,
+            comparer,
             store: store.store,
             handler,
             hub: context.hub.clone(),
@@ -417,13 +534,17 @@ impl NodeGroup {
         self.started.send_replace(true);
     }
 
+    /// Where the checkpoints are.
+    pub(super) fn checkpoints(&self, context: &Context) -> PathBuf {
+        self.dir(&context.node.data_dir).join("checkpoints")
+    }
+
     fn dir(&self, data_dir: &Path) -> PathBuf {
         data_dir.join(self.name())
     }
 
-    /// Opens log and derived files. Off the runtime: it reads up to a segment.
-    pub(super) async fn recover(&self, context: &Context, retire: bool) -> Result<Recovering, StartError> {
-        let holds = Holds::new();
+    /// What the log is opened with.
+    pub(super) fn log_options(&self, context: &Context) -> raft_store::Options {
         let dir = self.dir(&context.node.data_dir);
         let mut log_options =
             raft_store::Options::new(dir.join("log"), ClusterId::new(context.cluster.id), self.options.own_id);
@@ -436,7 +557,6 @@ impl NodeGroup {
         log_options.segment_bytes = context.storage.segment_bytes;
         log_options.mount_identity = context.storage.mount_identity;
         log_options.allow_unproven_fs = context.storage.allow_unproven_filesystem;
-        log_options.retire = retire;
         log_options.alone = self.options.members.len() == 1;
         log_options.flush_interval = context.storage.flush_interval;
         // A disk that takes this much longer than it is given stops acknowledgements.
@@ -454,21 +574,20 @@ impl NodeGroup {
             bytes_per_second: context.storage.scrub_rate,
             interval: context.storage.scrub_interval,
         });
+        log_options
+    }
+
+    /// Opens log and derived files. Off the runtime: it reads up to a segment.
+    pub(super) async fn recover(&self, context: &Context, retire: bool) -> Result<Recovering, StartError> {
+        let holds = Holds::new();
+        let dir = self.dir(&context.node.data_dir);
+        let mut log_options = self.log_options(context);
+        log_options.retire = retire;
         let hot_log_bytes = log_options.maps_hot as u64 * log_options.segment_bytes;
         let mut store_options = StoreOptions::new(&dir, context.cluster.id, hot_log_bytes);
         store_options.delay_levels = context.broker.delay_levels.clone();
         store_options.open_files_max = context.derived_files_max;
-        let mut repaired = None;
-        let (log, store) = loop {
-            let error = match self.open(log_options.clone(), store_options.clone(), holds.clone()).await {
-                Err(StartError::Log { source, .. }) if log_options.repaired => source,
-                opened => break opened?,
-            };
-            let base = StoppedStore::damaged_segment(&error).filter(|base| Some(*base) != repaired);
-            let Some(base) = base else { return Err(StartError::Log { group: self.name().to_owned(), source: error }) };
-            self.repair(context, &log_options, base, &error).await?;
-            repaired = Some(base);
-        };
+        let (log, store) = self.open(log_options, store_options, holds.clone()).await?;
         let recovered = &log.recovered;
         for line in &recovered.report {
             tracing::info!(group = self.name(), "{line}");
@@ -518,52 +637,8 @@ impl NodeGroup {
         }
     }
 
-    /// Fetches what keeps the log from starting from the other members. There is no Raft meanwhile, so this replica
-    /// neither votes nor leads.
-    async fn repair(
-        &self,
-        context: &Context,
-        options: &raft_store::Options,
-        base: LogPosition,
-        error: &raft_store::Error,
-    ) -> Result<(), StartError> {
-        tracing::error!(group = self.name(), %error, "log is damaged: asking the other members for what is missing");
-        *self.repairing.lock() = Some(error.to_string());
-        let failed = |source| StartError::Log { group: self.name().to_owned(), source };
-        let store = StoppedStore::open(options).map_err(failed)?;
-        let identity = GroupIdentity {
-            group: self.name().to_owned(),
-            node_id: self.options.own_id,
-            store_uuid: store.store_uuid(),
-            start_counter: store.start_counter(),
-            generation: 0,
-        };
-        let addresses = self.options.members.iter().map(|member| {
-            let address = PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() };
-            (member.id, address)
-        });
-        context.hub.add_group(identity, addresses.collect());
-        let note = |error: &raft_store::Error| {
-            let text = error.to_string();
-            let before = self.repairing.lock().replace(text.clone());
-            if before.as_ref() != Some(&text) {
-                tracing::warn!(group = self.name(), error = text, "not repaired yet");
-            }
-        };
-        let result = repair_stopped(store, base, &self.peers(context), note).await;
-        context.hub.remove_group(self.name());
-        let repaired = result.map_err(failed)?;
-        tracing::info!(group = self.name(), ?repaired, "log is repaired");
-        Ok(())
-    }
-
-    fn peers(&self, context: &Context) -> Peers {
+    pub(super) fn peers(&self, context: &Context) -> Peers {
         Peers::new(context.hub.clone(), self.name())
-    }
-
-    /// Why the start waits for a repair, if it does.
-    pub(super) fn repairing(&self) -> Option<String> {
-        self.repairing.lock().clone()
     }
 
     /// How far a start is with applying the log again, while it is.
@@ -642,6 +717,7 @@ impl NodeGroup {
                 running.log.stop_waiting_for_room();
             }
             running.repairer.shutdown().await;
+            running.comparer.shutdown().await;
             running.raft.shutdown().await;
             // The port holds handlers, which hold the group, which holds the port.
             running.hub.remove_group(self.name());
@@ -711,15 +787,16 @@ impl RegisteredGroup for NodeGroup {
     }
 }
 
-/// An error with its causes, in one line.
-fn describe_failure(error: &StartError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+/// What stopped a replica that met damage and has nobody to be repaired by.
+fn damage_of(running: &Running, group: &str) -> Option<StartError> {
+    let damaged = running.log.damage().borrow().clone();
+    let good = *running.log.health().borrow() == raft_store::Health::Good;
+    (good && !damaged.is_empty()).then(|| damage_error(group, &damaged))
+}
+
+fn damage_error(group: &str, damaged: &[DamagedRange]) -> StartError {
+    let first = damaged.first().cloned().map_or(raft_store::Error::Closed, DamagedRange::into_error);
+    StartError::Log { group: group.to_owned(), source: first }
 }
 
 pub(super) fn to_member(member: &crate::config::MemberOptions) -> Member {

@@ -2,7 +2,7 @@
 //!
 //! Accepting, recovering and leading are separate: a client that connects to a node that is still reading its log waits
 //! instead of being refused. The same holds while a replica is stopped and started again. What waits too long is answered
-//! "not now", before the client's own time is up.
+//! "not now", before the client's own time is up. While the group cannot start at all, the same answer comes at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -33,6 +33,8 @@ struct Waiting {
     bytes: usize,
     /// Every connection there is, for the next real handler.
     open: HashMap<ConnectionId, Connection>,
+    /// Why nothing is waited for.
+    refusal: Option<String>,
 }
 
 struct WaitingRequest {
@@ -51,7 +53,20 @@ impl LateHandler {
             real.handle(request, responder);
         }
         waiting.bytes = 0;
+        waiting.refusal = None;
         *self.real.write() = Some(real);
+    }
+
+    /// Refuses what waits, and everything until [`Self::install`]: the group cannot start.
+    pub(super) fn refuse(&self, reason: &str) {
+        let mut waiting = self.waiting.lock();
+        waiting.refusal = Some(reason.to_owned());
+        let refused = std::mem::take(&mut waiting.requests);
+        waiting.bytes = 0;
+        drop(waiting);
+        for WaitingRequest { request, responder, .. } in refused {
+            refuse(&request, responder, &format!("not proposed: {reason}"));
+        }
     }
 
     /// Lets requests wait again.
@@ -89,6 +104,10 @@ impl Handler for LateHandler {
         if let Some(real) = self.real() {
             drop(waiting);
             return real.handle(request, responder);
+        }
+        if let Some(reason) = waiting.refusal.clone() {
+            drop(waiting);
+            return refuse(&request, responder, &format!("not proposed: {reason}"));
         }
         if waiting.requests.len() >= REQUESTS_MAX || waiting.bytes + size(&request) > BYTES_MAX {
             drop(waiting);
@@ -193,6 +212,19 @@ mod tests {
         assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(1, 14)]);
         handler.install(Arc::new(Recorder(seen)));
         assert_eq!(handled.try_iter().collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn nothing_waits_for_a_group_that_cannot_start_until_it_can() {
+        let (handler, (sender, answers), (seen, handled)) = (LateHandler::default(), mpsc::channel(), mpsc::channel());
+        send(&handler, RequestCode::SEND_MESSAGE, 1, &sender);
+        handler.refuse("group broker-a has failed");
+        send(&handler, RequestCode::PULL_MESSAGE, 2, &sender);
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(1, 14), (2, 14)]);
+        handler.install(Arc::new(Recorder(seen)));
+        handler.uninstall();
+        send(&handler, RequestCode::SEND_MESSAGE, 3, &sender);
+        assert_eq!((answers.try_iter().count(), handled.try_iter().count()), (0, 0));
     }
 
     #[test]

@@ -147,6 +147,9 @@ pub(super) fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<
         NodeState::Failed => return Some("failed".to_owned()),
         NodeState::Running => {}
     }
+    if let Some(damage) = damage(groups) {
+        return Some(damage);
+    }
     let leaderless: Vec<_> = groups
         .iter()
         .filter(|group| match group.role {
@@ -169,6 +172,19 @@ pub(super) fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<
         }
         let refusal = group.disk.as_ref()?.refusal.as_ref()?;
         Some(format!("group {} takes no messages: {refusal}", group.name))
+    })
+}
+
+/// What damage keeps a group from serving, if any does.
+fn damage(groups: &[GroupStatus]) -> Option<String> {
+    groups.iter().find_map(|group| {
+        let reason = group.repair_error.as_ref()?;
+        match group.role {
+            ReplicaRole::Failed => Some(format!("failed: {reason}")),
+            ReplicaRole::Recovering | ReplicaRole::Returning => Some(format!("waits for a repair: {reason}")),
+            _ if group.damaged_everywhere => Some(format!("group {} stands still: {reason}", group.name)),
+            _ => None,
+        }
     })
 }
 
@@ -215,7 +231,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         members: configured().collect(),
         log: None,
         damaged: Vec::new(),
-        repair_error: group.repairing(),
+        repair_error: None,
         damaged_everywhere: false,
         repaired_ranges: 0,
         scrub: None,
@@ -223,6 +239,14 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
     let Some(running) = group.running() else {
         if group.is_returning() {
             status.role = ReplicaRole::Returning;
+        }
+        if let Some(halted) = group.halted() {
+            status.damaged = halted.damaged.iter().map(damage_status).collect();
+            status.repair_error = Some(halted.reason);
+            status.damaged_everywhere = halted.failed && !status.damaged.is_empty();
+            if halted.failed {
+                status.role = ReplicaRole::Failed;
+            }
         }
         return status;
     };
@@ -408,14 +432,25 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     counter("gantry_scrub_bytes_total", "Bytes of sealed segments re-read from the disk.", &|r| scrub(r).bytes);
     counter("gantry_scrub_segments_total", "Sealed segments compared with their digests.", &|r| scrub(r).segments);
     counter("gantry_scrub_faults_total", "Damaged places found by scrubbing.", &|r| scrub(r).faults);
+    counter("gantry_digests_compared_total", "Sealed segments compared with another node.", &|r| {
+        r.comparer.compared().segments
+    });
     counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
     let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
     for (name, running) in &running {
         syncs.times(&[("group", *name)], &running.log.sync_times());
     }
     let mut damaged = metrics.gauge("gantry_log_damaged_ranges", "Damaged ranges that are not repaired yet.");
+    for group in &status.groups {
+        damaged.sample(&[("group", &group.name)], group.damaged.len());
+    }
+    let mut differs = metrics.gauge("gantry_digest_differences", "Chunks of the log that another node has otherwise.");
     for (name, running) in &running {
-        damaged.sample(&[("group", *name)], running.repairer.status().damaged.len());
+        differs.sample(&[("group", *name)], running.comparer.compared().differences.len());
+    }
+    let mut failed = metrics.gauge("gantry_group_failed", "Whether this replica does not run and waits for a person.");
+    for group in &status.groups {
+        failed.sample(&[("group", &group.name)], flag(group.role == ReplicaRole::Failed));
     }
     let mut passes = metrics.gauge("gantry_scrub_last_pass_timestamp_seconds", "When the last complete pass ended.");
     for (name, running) in &running {

@@ -1,5 +1,6 @@
 //! A whole node in one process: its start, its stop, and a replica that fails.
 
+mod damaged;
 mod retire;
 
 use std::net::TcpListener;
@@ -7,6 +8,7 @@ use std::path::Path;
 
 use super::*;
 use crate::http::{Admin, GroupStatus, MetricsText, ReplicaRole};
+use crate::node::damaged::describe_failure;
 
 /// A single node with two groups in `dir`, on ports that are free now.
 fn options(dir: &Path) -> Options {
@@ -137,5 +139,75 @@ async fn a_log_that_is_not_applied_yet_is_told_of() {
     assert_eq!(status::problem(NodeState::Starting, &groups, None), Some(starting));
     let done = GroupStatus { replay: None, ..groups[0].clone() };
     assert_eq!(status::problem(NodeState::Running, &[done], None), None);
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_wrote_is_refused_with_what_was_found_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let right = options(dir.path());
+    stop(start(right.clone(), true).await.unwrap()).await;
+    let group = dir.path().join("broker-b");
+    let segment = group.join("log").join(format!("{:020}", 0));
+    let newer = |path: &Path, at: usize, bytes: &[u8]| {
+        let mut file = std::fs::read(path).unwrap();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        std::fs::write(path, file).unwrap();
+    };
+    let refused = async |what: &str, options: &Options, texts: &[&str]| {
+        let error = start(options.clone(), false).await.err().unwrap_or_else(|| panic!("{what}: it has started"));
+        let text = describe_failure(&error);
+        for expected in texts {
+            assert!(text.contains(expected), "{what}: {text}");
+        }
+    };
+
+    let mut other = right.clone();
+    other.cluster.id = [7; 16];
+    refused("another cluster", &other, &["belongs to cluster 00112233", "correct the path or the cluster id"]).await;
+
+    let whole = std::fs::read(&segment).unwrap();
+    newer(&segment, 8, &99_u16.to_be_bytes());
+    refused("a newer segment", &right, &["format version 99", "use the program that wrote it, or newer"]).await;
+    std::fs::write(&segment, &whole).unwrap();
+
+    let checkpoints = std::fs::read_dir(group.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let checkpoint = checkpoints.max().unwrap();
+    let kept = std::fs::read(&checkpoint).unwrap();
+    newer(&checkpoint, 8, &99_u32.to_be_bytes());
+    refused("a newer checkpoint", &right, &["checkpoint version 99", "use the program that wrote it, or newer"]).await;
+    std::fs::write(&checkpoint, kept).unwrap();
+
+    let foreign = group.join("log").join("photo.jpg");
+    std::fs::write(&foreign, "not ours").unwrap();
+    refused("a foreign file", &right, &["photo.jpg is not part of a store", "move it away"]).await;
+    std::fs::remove_file(&foreign).unwrap();
+
+    let (a, b, aside) = (dir.path().join("broker-a"), &group, dir.path().join("aside"));
+    let swap = || {
+        for (from, to) in [(&a, &aside), (b, &a), (&aside, b)] {
+            std::fs::rename(from, to).unwrap();
+        }
+    };
+    swap();
+    refused("groups that changed places", &right, &["holds the log of group broker-", "back in its place"]).await;
+    swap();
+
+    let mut elsewhere = right.clone();
+    elsewhere.storage.allow_unproven_filesystem = false;
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    if mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
+        let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+        elsewhere.node.data_dir = memory.path().to_owned();
+        let error = start(elsewhere, true).await.err().unwrap();
+        let text = describe_failure(&error);
+        assert!(text.contains("lies on tmpfs") && text.contains("use ext4 or xfs"), "{text}");
+    } else {
+        eprintln!("skipped: /dev/shm is no tmpfs here");
+    }
+
+    // None of this has changed anything.
+    let node = start(right, false).await.unwrap();
+    assert!(node.shared.groups.iter().all(|group| group.halted().is_none()));
     stop(node).await;
 }

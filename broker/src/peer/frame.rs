@@ -73,6 +73,10 @@ pub(crate) enum Kind {
     WouldLead = 24,
     /// A stretch of the log is asked for, to repair the asker's.
     FetchRange = 25,
+    /// A checkpoint is asked for, in place of one that is damaged.
+    FetchCheckpoint = 26,
+    /// The digests of a segment are asked for, to compare.
+    FetchDigests = 27,
     /// A client request for the leader.
     Forward = 32,
     /// The same, and nobody waits for an answer.
@@ -104,6 +108,8 @@ impl Kind {
             23 => Self::DeathNotice,
             24 => Self::WouldLead,
             25 => Self::FetchRange,
+            26 => Self::FetchCheckpoint,
+            27 => Self::FetchDigests,
             32 => Self::Forward,
             33 => Self::ForwardOneway,
             34 => Self::CopyClientTable,

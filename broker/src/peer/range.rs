@@ -15,6 +15,16 @@
 //! | last log id | bool, then term and index u64 |
 //!
 //! The tail of an answer that has something is whole records as they are stored.
+//!
+//! | Field of `FetchCheckpoint` | Form |
+//! | --- | --- |
+//! | first index it may be of | u64 |
+//! | first position the log may go on at behind it | u64 |
+//!
+//! The answer has no fields. Its tail is the first such checkpoint, as it is stored, or nothing.
+//!
+//! `FetchDigests` has one field, the start of a segment as u64. The tail of its answer is the SHA-256 of each mebibyte of
+//! that segment, or nothing.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
@@ -29,6 +39,34 @@ use super::service::Answer;
 pub(crate) trait RangeHandler: Send + Sync + 'static {
     /// What this store has from `from` on, up to `to`. The error is told to the peer.
     fn fetch(&self, from: LogPosition, to: LogPosition) -> BoxFuture<'static, Result<PeerRange, String>>;
+
+    /// The first sound checkpoint here that is wanted; empty if there is none. The error is told to the peer.
+    fn checkpoint(&self, wanted: CheckpointWanted) -> BoxFuture<'static, Result<Bytes, String>>;
+
+    /// The digests of the segment at `base`, one after the other; empty if there are none. The error is told to the peer.
+    fn digests(&self, base: LogPosition) -> BoxFuture<'static, Result<Bytes, String>>;
+}
+
+/// Which checkpoint a peer may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CheckpointWanted {
+    /// Of this entry, or a later one.
+    pub(crate) index: u64,
+    /// One behind which the log goes on here, or later.
+    pub(crate) resume: LogPosition,
+}
+
+pub(crate) fn put_checkpoint_request(out: &mut BytesMut, wanted: CheckpointWanted) {
+    out.put_u64(wanted.index);
+    out.put_u64(wanted.resume.get());
+}
+
+pub(super) fn checkpoint_request(frame: &Frame) -> Result<CheckpointWanted, FrameError> {
+    let mut fields = frame.fields();
+    let index = fields.u64("checkpoint's index")?;
+    let resume = LogPosition::new(fields.u64("checkpoint's position")?);
+    fields.finish("end of a checkpoint request")?;
+    Ok(CheckpointWanted { index, resume })
 }
 
 pub(crate) fn put_request(out: &mut BytesMut, from: LogPosition, to: LogPosition) {
@@ -42,6 +80,17 @@ pub(super) fn request(frame: &Frame) -> Result<(LogPosition, LogPosition), Frame
     let to = LogPosition::new(fields.u64("last position")?);
     fields.finish("end of a range request")?;
     if from >= to { Err(FrameError::Field("range")) } else { Ok((from, to)) }
+}
+
+pub(crate) fn put_digest_request(out: &mut BytesMut, base: LogPosition) {
+    out.put_u64(base.get());
+}
+
+pub(super) fn digest_request(frame: &Frame) -> Result<LogPosition, FrameError> {
+    let mut fields = frame.fields();
+    let base = LogPosition::new(fields.u64("segment")?);
+    fields.finish("end of a digest request")?;
+    Ok(base)
 }
 
 pub(super) fn encode(range: PeerRange) -> Answer {

@@ -334,6 +334,26 @@ fn dispatch(
                 }
             });
         }
+        Kind::FetchCheckpoint | Kind::FetchDigests => {
+            let handler = group.range_handler.read().clone();
+            let (outbox, envelope, sequence) = (Arc::clone(outbox), envelope.clone(), frame.sequence);
+            let Some(handler) = handler else {
+                fail(&outbox, &envelope, sequence, false, "the log is not open yet");
+                return Ok(());
+            };
+            let found = match frame.kind {
+                Kind::FetchDigests => handler.digests(range::digest_request(&frame)?),
+                _ => handler.checkpoint(range::checkpoint_request(&frame)?),
+            };
+            hub.spawn(async move {
+                match found.await {
+                    Ok(found) => {
+                        answer(&outbox, &envelope, sequence, Answer { tail: vec![found], ..Answer::default() })
+                    }
+                    Err(reason) => fail(&outbox, &envelope, sequence, false, &reason),
+                }
+            });
+        }
         Kind::Heartbeat
         | Kind::Vote
         | Kind::PreVote

@@ -8,10 +8,11 @@
 //!
 //! Damage that keeps the store from starting is repaired before there is a Raft: see [`repair_stopped`].
 
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use openraft::storage::RaftStateMachine;
@@ -21,11 +22,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::GroupRaft;
+use super::digests;
 use super::type_config::{SnapshotData, TypeConfig};
 use crate::peer::PeerHub;
-use crate::peer::frame::Kind;
+use crate::peer::frame::{Frame, Kind};
 use crate::peer::handshake::Class;
-use crate::peer::range::{self, RangeHandler};
+use crate::peer::range::{self, CheckpointWanted, RangeHandler};
+use crate::store::checkpoint::Checkpoints;
 
 /// Bytes of one answer, a single larger record excepted.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -34,9 +37,9 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Ranges served to peers at a time, per group: they are read from the disk.
 const SERVED_MAX: usize = 2;
 /// Pause after an attempt that failed.
-const RETRY: Duration = Duration::from_secs(1);
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// The same when every copy is damaged: only a person can change that.
-const HOPELESS_RETRY: Duration = Duration::from_secs(30);
+pub(crate) const HOPELESS_RETRY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 
 /// The other members of a group, to fetch from. Its calls block, so they belong on a blocking thread.
 #[derive(Clone)]
@@ -53,17 +56,58 @@ impl Peers {
     }
 }
 
+impl Peers {
+    /// A checkpoint that one of the other members has.
+    ///
+    /// # Errors
+    /// What each of them answered, and whether all of them did.
+    pub(crate) async fn checkpoint(&self, wanted: CheckpointWanted) -> Result<Bytes, (String, bool)> {
+        let (mut answers, mut everywhere) = (Vec::new(), true);
+        for peer in self.hub.others(&self.group) {
+            match self.ask_for_checkpoint(peer, wanted).await {
+                Ok(found) if !found.is_empty() => return Ok(found),
+                Ok(_) => answers.push(format!("node {peer}: has none")),
+                Err(reason) => {
+                    everywhere = false;
+                    answers.push(format!("node {peer}: {reason}"));
+                }
+            }
+        }
+        Err((answers.join("; "), everywhere))
+    }
+
+    async fn ask_for_checkpoint(&self, peer: u64, wanted: CheckpointWanted) -> Result<Bytes, String> {
+        let mut fields = BytesMut::with_capacity(16);
+        range::put_checkpoint_request(&mut fields, wanted);
+        self.ask(peer, Kind::FetchCheckpoint, &fields).await.map(|frame| frame.tail)
+    }
+
+    /// The digests of a segment as another member has them; empty if it has none.
+    pub(super) async fn digests(&self, peer: u64, base: LogPosition) -> Result<Bytes, String> {
+        let mut fields = BytesMut::with_capacity(8);
+        range::put_digest_request(&mut fields, base);
+        self.ask(peer, Kind::FetchDigests, &fields).await.map(|frame| frame.tail)
+    }
+
+    pub(super) fn others(&self) -> Vec<u64> {
+        self.hub.others(&self.group)
+    }
+
+    async fn ask(&self, peer: u64, kind: Kind, fields: &[u8]) -> Result<Frame, String> {
+        let link = self.hub.hub().link(&self.group, peer, Class::Repair).map_err(|error| error.to_string())?;
+        link.ask(kind, fields, Vec::new(), FETCH_TIMEOUT).await.map_err(|error| error.to_string())
+    }
+}
+
 impl RangeSource for Peers {
     fn peers(&self) -> Vec<u64> {
         self.hub.others(&self.group)
     }
 
     fn fetch(&self, peer: u64, from: LogPosition, to: LogPosition) -> Result<PeerRange, String> {
-        let link = self.hub.hub().link(&self.group, peer, Class::Repair).map_err(|error| error.to_string())?;
         let mut fields = BytesMut::with_capacity(16);
         range::put_request(&mut fields, from, to);
-        let answer = self.runtime.block_on(link.ask(Kind::FetchRange, &fields, Vec::new(), FETCH_TIMEOUT));
-        let frame = answer.map_err(|error| error.to_string())?;
+        let frame = self.runtime.block_on(self.ask(peer, Kind::FetchRange, &fields))?;
         range::decode(&frame).map_err(|error| error.to_string())
     }
 }
@@ -71,6 +115,8 @@ impl RangeSource for Peers {
 /// Serves ranges of a store, running or not.
 pub(crate) struct Ranges {
     store: Served,
+    /// The directory of the checkpoints.
+    checkpoints: PathBuf,
     permits: Arc<Semaphore>,
 }
 
@@ -82,13 +128,13 @@ enum Served {
 }
 
 impl Ranges {
-    pub(crate) fn running(log: LogView) -> Arc<Self> {
-        Arc::new(Self { store: Served::Running(log), permits: Arc::new(Semaphore::new(SERVED_MAX)) })
+    pub(crate) fn running(log: LogView, checkpoints: PathBuf) -> Arc<Self> {
+        Arc::new(Self { store: Served::Running(log), checkpoints, permits: Arc::new(Semaphore::new(SERVED_MAX)) })
     }
 
-    fn stopped(store: &Arc<StoppedStore>) -> Arc<Self> {
+    pub(crate) fn stopped(store: &Arc<StoppedStore>, checkpoints: PathBuf) -> Arc<Self> {
         let store = Served::Stopped(Arc::downgrade(store));
-        Arc::new(Self { store, permits: Arc::new(Semaphore::new(SERVED_MAX)) })
+        Arc::new(Self { store, checkpoints, permits: Arc::new(Semaphore::new(SERVED_MAX)) })
     }
 }
 
@@ -111,6 +157,36 @@ impl RangeHandler for Ranges {
         }
         .boxed()
     }
+
+    fn digests(&self, base: LogPosition) -> BoxFuture<'static, Result<Bytes, String>> {
+        let (store, permits) = (self.store.clone(), Arc::clone(&self.permits));
+        async move {
+            let permit = permits.acquire_owned().await.map_err(|error| error.to_string())?;
+            let read = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                match store {
+                    Served::Running(log) => digests::serve(&log, base).map_err(|error| error.to_string()),
+                    Served::Stopped(_) => Err("the store does not run".to_owned()),
+                }
+            });
+            read.await.unwrap_or_else(|error| Err(error.to_string())).map(Bytes::from)
+        }
+        .boxed()
+    }
+
+    fn checkpoint(&self, wanted: CheckpointWanted) -> BoxFuture<'static, Result<Bytes, String>> {
+        let (checkpoints, permits) = (Checkpoints::look(self.checkpoints.clone()), Arc::clone(&self.permits));
+        async move {
+            let permit = permits.acquire_owned().await.map_err(|error| error.to_string())?;
+            let read = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                let found = checkpoints.first_from(wanted.index, wanted.resume.get());
+                found.map(|found| found.map_or_else(Bytes::new, |(_, bytes)| bytes)).map_err(|error| error.to_string())
+            });
+            read.await.unwrap_or_else(|error| Err(error.to_string()))
+        }
+        .boxed()
+    }
 }
 
 /// How the repair of one replica goes.
@@ -128,6 +204,12 @@ pub(crate) struct RepairStatus {
     pub repaired_bytes: u64,
 }
 
+/// Drops the oldest part of a log.
+pub(crate) trait DropsOld: Send + Sync + 'static {
+    /// Drops the segment at `base` and all before it; says whether they are gone.
+    fn drop_through(&self, base: LogPosition) -> BoxFuture<'_, bool>;
+}
+
 /// Watches a log for damage and has it repaired.
 pub(crate) struct Repairer {
     status: watch::Receiver<RepairStatus>,
@@ -137,7 +219,7 @@ pub(crate) struct Repairer {
 
 impl Repairer {
     /// Starts to watch. The range handler of the group must be set for others to repair themselves.
-    pub(crate) fn start<SM>(raft: GroupRaft<SM>, log: LogView, peers: Peers) -> Self
+    pub(crate) fn start<SM>(raft: GroupRaft<SM>, log: LogView, peers: Peers, drops: Arc<dyn DropsOld>) -> Self
     where
         SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>,
     {
@@ -145,7 +227,7 @@ impl Repairer {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let stopped = stop.clone();
         tasks.spawn(async move {
-            let _ = stopped.run_until_cancelled(watch_log(raft, log, peers, sender)).await;
+            let _ = stopped.run_until_cancelled(watch_log(raft, log, peers, drops, sender)).await;
         });
         Self { status, stop, tasks }
     }
@@ -168,8 +250,13 @@ impl Repairer {
     }
 }
 
-async fn watch_log<SM>(raft: GroupRaft<SM>, log: LogView, peers: Peers, status: watch::Sender<RepairStatus>)
-where
+async fn watch_log<SM>(
+    raft: GroupRaft<SM>,
+    log: LogView,
+    peers: Peers,
+    drops: Arc<dyn DropsOld>,
+    status: watch::Sender<RepairStatus>,
+) where
     SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>,
 {
     let mut damage = log.damage();
@@ -188,6 +275,12 @@ where
                 Duration::ZERO
             }
             Ok(Err(error)) => {
+                let is_purged = matches!(error, raft_store::Error::NotRepaired { purged: true, .. });
+                if is_purged && drops.drop_through(first).await {
+                    tracing::warn!(group = raft.group(), %error, "what is damaged is too old for the others, and dropped");
+                    // The damage has gone with its segment, which the next attempt finds.
+                    continue;
+                }
                 let hopeless = matches!(error, raft_store::Error::NotRepaired { everywhere: true, .. });
                 note_failed(&raft, &status, &error, hopeless);
                 if hopeless { HOPELESS_RETRY } else { RETRY }
@@ -244,26 +337,27 @@ fn note_failed<SM>(
 
 /// Repairs a store whose segment at `base` keeps it from starting, and returns when it has been.
 ///
-/// The group must have been announced to the hub. Peers that do not answer are asked again and again: until it is
-/// repaired, this replica can do nothing.
+/// The group must have been announced to the hub. Peers are asked again and again, for until it is repaired this replica
+/// can do nothing: those that do not answer soon, and where every copy is damaged now and then, for a member may be put
+/// right by a person. `note` is told of each attempt that failed.
 ///
 /// # Errors
-/// If nobody has what is damaged here.
+/// [`raft_store::Error::NotRepaired`] if the others have dropped the range. Else if the store cannot be read or written.
 pub(crate) async fn repair_stopped(
-    store: StoppedStore,
+    store: &Arc<StoppedStore>,
     base: LogPosition,
     peers: &Peers,
     note: impl Fn(&raft_store::Error),
 ) -> Result<Repaired, raft_store::Error> {
-    let store = Arc::new(store);
-    peers.hub.set_range_handler(&peers.group, Ranges::stopped(&store));
     loop {
-        let (held, source) = (Arc::clone(&store), peers.clone());
+        let (held, source) = (Arc::clone(store), peers.clone());
         let result = tokio::task::spawn_blocking(move || held.repair(base, &source)).await;
         match result.unwrap_or(Err(raft_store::Error::Closed)) {
-            Err(error @ raft_store::Error::NotRepaired { everywhere: false, .. }) => note(&error),
+            Err(error @ raft_store::Error::NotRepaired { everywhere, purged: false, .. }) => {
+                note(&error);
+                tokio::time::sleep(if everywhere { HOPELESS_RETRY } else { RETRY }).await;
+            }
             result => return result,
         }
-        tokio::time::sleep(RETRY).await;
     }
 }

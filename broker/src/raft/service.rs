@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fitness::{Fitness, Unfit};
 use super::replace::Replacing;
+use super::room::{Room, StreamRoom};
 use super::takeover::{OpenStream, Takeover};
 use super::type_config::{SnapshotData, TypeConfig};
 use super::wire;
@@ -38,6 +39,8 @@ pub(super) struct Service<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) replacing: Arc<Replacing<SM>>,
     /// When a leader was last heard, and believed.
     pub(super) heard: Arc<Heard>,
+    /// Whether there is room for what a leader sends.
+    pub(super) room: Arc<Room>,
 }
 
 /// When a leader was last heard. A saved vote names one that may be long gone.
@@ -175,7 +178,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupService
 
     fn serve_append(self: Arc<Self>, stream: PeerStream, envelope: Envelope) -> BoxFuture<'static, PeerError> {
         async move {
-            match serve_append(&self.raft, stream, &envelope, self.takeover.stream_opened()).await {
+            match serve_append(&self.raft, stream, &envelope, self.takeover.stream_opened(), self.room.stream()).await {
                 Ok(()) => PeerError::Closed,
                 Err(error) => error,
             }
@@ -201,6 +204,7 @@ struct Input {
     ended: Option<PeerError>,
     /// Dropped when everything that arrived has been handed to Raft.
     open: Option<OpenStream>,
+    room: StreamRoom,
 }
 
 impl Input {
@@ -223,7 +227,10 @@ impl Input {
             return None;
         }
         match self.decode(frame) {
-            Ok(request) => Some(request),
+            Ok(request) => {
+                abandoned.run_until_cancelled(self.room.admit(&request)).await?;
+                Some(request)
+            }
             Err(error) => {
                 self.ended = Some(error.into());
                 None
@@ -249,6 +256,7 @@ async fn serve_append<SM>(
     stream: PeerStream,
     envelope: &Envelope,
     open: OpenStream,
+    room: StreamRoom,
 ) -> Result<(), PeerError>
 where
     SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>,
@@ -260,6 +268,7 @@ where
         stashed: None,
         ended: None,
         open: Some(open),
+        room,
     }));
     let mut skip: Option<u64> = None;
     loop {

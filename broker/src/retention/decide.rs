@@ -32,6 +32,8 @@ pub(crate) enum Cause {
     Age,
     /// The disk is filling.
     Disk,
+    /// They are damaged here, and too old for the other members to have them still.
+    Damage,
 }
 
 /// What to drop.

@@ -210,7 +210,7 @@ async fn a_topic_that_keeps_less_than_the_log_begins_later_on_every_replica() {
         assert_eq!(store.earliest_store_time("A", 0).unwrap(), Some(BEGIN + HOUR));
         assert_eq!(store.offset_by_time("A", 0, BEGIN, TimeBoundary::Lower).unwrap(), 100);
         assert_eq!(store.message_at(first).unwrap(), None);
-        let held = replica.view.record_containing(raft_store::LogPosition::new(first)).unwrap();
+        let held = replica.view.record_containing(LogPosition::new(first)).unwrap();
         assert!(held.is_some(), "what is hidden is still in the log");
         replica.check_queue();
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use raft_store::durable;
 
-use crate::state_machine::snapshot::Image;
+use crate::state_machine::snapshot::{Image, SnapshotError};
 
 use super::error::{Error, Result};
 
@@ -61,15 +61,64 @@ impl Checkpoints {
 
     /// Reads and checks the checkpoint of entry `index`.
     pub(crate) fn read(&self, index: u64) -> Result<(Image, Bytes)> {
-        let path = self.path(index);
-        let bytes = fs::read(&path).map_err(|e| self.io("reading", &path, e))?;
-        let image =
-            Image::decode(&bytes).map_err(|error| Error::Checkpoint { path: path.clone(), what: error.to_string() })?;
+        // One that is gone or cannot be read is replaced like one with wrong bytes.
+        let bytes =
+            fs::read(self.path(index)).map_err(|error| self.damaged(index, format!("it cannot be read: {error}")))?;
+        let image = Image::decode(&bytes).map_err(|error| match error {
+            SnapshotError::Version { .. } => {
+                let what = format!("{error}: use the program that wrote it, or newer");
+                Error::Foreign { path: self.path(index), what }
+            }
+            error => self.damaged(index, error.to_string()),
+        })?;
         if image.applied.index != index {
             let what = format!("it is of entry {}", image.applied.index);
-            return Err(Error::Checkpoint { path, what });
+            return Err(self.damaged(index, what));
         }
         Ok((image, bytes.into()))
+    }
+
+    /// The first sound checkpoint of entry `index` or a later one, behind which the log goes on at `resume` or later.
+    pub(crate) fn first_from(&self, index: u64, resume: u64) -> Result<Option<(Image, Bytes)>> {
+        for candidate in self.list()?.into_iter().filter(|candidate| *candidate >= index) {
+            match self.read(candidate) {
+                Ok(found) if found.0.resume.position >= resume => return Ok(Some(found)),
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, "a peer is given another checkpoint"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts a checkpoint that a peer has sent in the place of the current one, which is damaged or no longer of use.
+    /// Those before it are removed.
+    pub(crate) fn replace_current(&self, index: u64, bytes: &[u8]) -> Result<()> {
+        self.write(index, bytes)?;
+        self.name_current(index)?;
+        self.remove(self.list()?.into_iter().filter(|older| *older < index))
+    }
+
+    /// Which checkpoint was Raft's snapshot, if the file that says so is damaged: the oldest that covers what was purged,
+    /// since those before it are removed whenever another is chosen. Named again.
+    pub(crate) fn find_current(&self, purged: u64) -> Result<Option<u64>> {
+        let oldest = self.list()?.into_iter().find(|index| *index >= purged);
+        if let Some(index) = oldest {
+            self.name_current(index)?;
+        }
+        Ok(oldest)
+    }
+
+    /// Forgets the current snapshot: the log is whole from its first entry.
+    pub(crate) fn forget_current(&self, index: Option<u64>) -> Result<()> {
+        let paths = [Some(self.dir.join(CURRENT)), index.map(|index| self.path(index))];
+        Ok(durable::remove_files(paths.iter().flatten().map(PathBuf::as_path))?)
+    }
+
+    fn name_current(&self, index: u64) -> Result<()> {
+        let mut bytes = index.to_be_bytes().to_vec();
+        let crc = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        Ok(durable::write_file(&self.dir.join(CURRENT), &bytes)?)
     }
 
     /// The index of the checkpoint that is Raft's snapshot.
@@ -85,7 +134,10 @@ impl Checkpoints {
             Some((index, crc)) if bytes.len() == 12 && crc32fast::hash(index) == u32::from_be_bytes(*crc) => {
                 Ok(Some(u64::from_be_bytes(*index)))
             }
-            _ => Err(Error::Checkpoint { path, what: "the name of the current snapshot is damaged".to_owned() }),
+            _ => {
+                let what = "the name of the current snapshot is damaged".to_owned();
+                Err(Error::Checkpoint { path, index: None, what })
+            }
         }
     }
 
@@ -95,10 +147,7 @@ impl Checkpoints {
     pub(crate) fn set_current(&self, index: u64) -> Result<()> {
         let before = self.current()?;
         assert!(before.is_none_or(|before| before <= index), "the current snapshot never goes back");
-        let mut bytes = index.to_be_bytes().to_vec();
-        let crc = crc32fast::hash(&bytes);
-        bytes.extend_from_slice(&crc.to_be_bytes());
-        durable::write_file(&self.dir.join(CURRENT), &bytes)?;
+        self.name_current(index)?;
         self.remove(self.list()?.into_iter().filter(|older| *older < index))
     }
 
@@ -110,6 +159,11 @@ impl Checkpoints {
 
     pub(crate) fn path(&self, index: u64) -> PathBuf {
         self.dir.join(format!("{index:020}"))
+    }
+
+    /// The error of a checkpoint that cannot be used.
+    pub(crate) fn damaged(&self, index: u64, what: String) -> Error {
+        Error::Checkpoint { path: self.path(index), index: Some(index), what }
     }
 
     fn io(&self, action: &'static str, path: &Path, source: io::Error) -> Error {

@@ -30,7 +30,17 @@ pub enum Error {
     Checkpoint {
         /// The file.
         path: PathBuf,
+        /// The entry it is of, if it is a checkpoint itself and not the name of one.
+        index: Option<u64>,
         /// What is wrong with it.
+        what: String,
+    },
+    /// A checkpoint that somebody else wrote: another cluster, or a newer program.
+    #[error("checkpoint {}: {what}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Who wrote it, and what to do.
         what: String,
     },
     /// The log refused a read.

@@ -347,7 +347,8 @@ impl Steps for SimulatedDisk {
 impl Shared {
     fn check_readable(&self, file: u64, bytes: Range<usize>) -> io::Result<()> {
         let faults = self.faults.lock();
-        let meets = |(other, gone): &(u64, Range<usize>)| *other == file && gone.start < bytes.end && bytes.start < gone.end;
+        let meets =
+            |(other, gone): &(u64, Range<usize>)| *other == file && gone.start < bytes.end && bytes.start < gone.end;
         if faults.unreadable.iter().any(meets) { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
     }
 

@@ -22,23 +22,30 @@ const GROUP: &str = "broker-a";
 /// Longer than anything here takes; a test that needs it has failed.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Test messages are stamped with a time long ago, and stay all the same.
+pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 /// Clusters of several nodes run one after the other, or they starve each other of time.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// Three nodes with one group.
-struct Cluster {
+pub(super) struct Cluster {
     dirs: BTreeMap<usize, TempDir>,
     options: BTreeMap<usize, Options>,
-    running: BTreeMap<usize, Node>,
+    pub(super) running: BTreeMap<usize, Node>,
     _alone: tokio::sync::MutexGuard<'static, ()>,
 }
 
 impl Cluster {
-    async fn start(flush: &str) -> Self {
+    pub(super) async fn start(flush: &str) -> Self {
+        Self::start_with(flush, 16 << 20).await
+    }
+
+    pub(super) async fn start_with(flush: &str, segment_bytes: u64) -> Self {
         let alone = ONE_AT_A_TIME.lock().await;
         let held: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addrs: Vec<_> = held.iter().map(|listener| listener.local_addr().unwrap()).collect();
@@ -72,6 +79,8 @@ impl Cluster {
                 addrs[6 + at]
             );
             let mut options = Options::parse(Path::new("test.toml"), &text).unwrap();
+            options.storage.segment_bytes = segment_bytes;
+            options.retention.time = FOR_EVER;
             if let FlushOptions::Async { interval } = &mut options.storage.flush {
                 // Longer than a busy machine takes between what a test writes and the cut.
                 *interval = Duration::from_secs(5);
@@ -90,21 +99,21 @@ impl Cluster {
         cluster
     }
 
-    async fn start_node(&mut self, at: usize, bootstrap: bool) {
+    pub(super) async fn start_node(&mut self, at: usize, bootstrap: bool) {
         let node = start(self.options[&at].clone(), bootstrap).await.unwrap();
         self.running.insert(at, node);
     }
 
-    fn group(&self, at: usize) -> &Arc<NodeGroup> {
+    pub(super) fn group(&self, at: usize) -> &Arc<NodeGroup> {
         &self.running[&at].shared.groups[0]
     }
 
-    fn log_dir(&self, at: usize) -> PathBuf {
+    pub(super) fn log_dir(&self, at: usize) -> PathBuf {
         self.dirs[&at].path().join(GROUP).join("log")
     }
 
     /// The replica that leads with its gates open, once there is one.
-    async fn leader(&self) -> Arc<Running> {
+    pub(super) async fn leader(&self) -> Arc<Running> {
         let waits = self.running.keys().map(|at| Box::pin(leads(Arc::clone(self.group(*at)))));
         soon("a leader", select_all(waits)).await.0
     }
@@ -151,7 +160,7 @@ impl Cluster {
         }
     }
 
-    async fn stop_node(&mut self, at: usize) {
+    pub(super) async fn stop_node(&mut self, at: usize) {
         let node = self.running.remove(&at).unwrap();
         node.close().await;
     }
@@ -174,7 +183,7 @@ impl Cluster {
         soon("a voter", voting).await
     }
 
-    async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         for (_, node) in std::mem::take(&mut self.running) {
             node.close().await;
         }
@@ -207,7 +216,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Sends one message with `id` in it. Returns its queue offset if it was acknowledged.
-async fn send(leader: &Running, id: u64) -> Option<u64> {
+pub(super) async fn send(leader: &Running, id: u64) -> Option<u64> {
     let body = format!("{id:>200}");
     match leader.raft.propose(pack(&[message("A", 0, &body)])).await {
         Ok((ApplyReply::Pack(reply), _)) => match reply.outcomes[..] {
@@ -219,7 +228,7 @@ async fn send(leader: &Running, id: u64) -> Option<u64> {
 }
 
 /// All ids a replica holds in its queue, by offset.
-fn stored(running: &Running) -> BTreeMap<u64, u64> {
+pub(super) fn stored(running: &Running) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
     for offset in 0..running.store.max_offset("A", 0) {
         let bytes = running.store.message("A", 0, offset).unwrap().unwrap();

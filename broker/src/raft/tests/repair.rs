@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use raft_store::{ClusterId, FlushMode, LogPosition, LogView, Member, Options, ScrubOptions, StoppedStore};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::cluster::{CLUSTER, GROUP, hub, member, soon};
 use super::stores::{MemState, record};
+use crate::peer::range::{CheckpointWanted, RangeHandler};
 use crate::peer::{GroupIdentity, PeerHub};
-use crate::raft::repair::{Peers, Ranges, Repairer, repair_stopped};
-use crate::raft::{GroupRaft, GroupRaftOptions, Role, Timing, TypeConfig, addresses};
+use crate::raft::digests::{self, Difference};
+use crate::raft::repair::{DropsOld, Peers, Ranges, Repairer, repair_stopped};
+use crate::raft::{GroupRaft, GroupRaftOptions, ProposeError, Role, Timing, TypeConfig, addresses};
 
 const SEGMENT: u64 = 64 << 10;
 /// Entries of a kilobyte: three segments and a part of a fourth.
@@ -49,12 +54,22 @@ impl Nodes {
             nodes.start_on(id, listener).await.unwrap();
         }
         nodes.running[&1].raft.initialize().await.unwrap();
-        let leader = nodes.leader().await;
         for id in 0..RECORDS {
-            nodes.running[&leader].raft.propose(record(id, 1000)).await.unwrap();
+            nodes.propose(id).await;
         }
         nodes.all_applied(RECORDS).await;
         nodes
+    }
+
+    /// On a busy machine the lead may move while records are proposed.
+    async fn propose(&self, id: u64) {
+        loop {
+            let leader = self.leader().await;
+            match self.running[&leader].raft.propose(record(id, 1000)).await {
+                Err(ProposeError::NotProposed { .. }) => {}
+                done => break drop(done.unwrap()),
+            }
+        }
     }
 
     async fn all_applied(&self, records: u64) {
@@ -77,7 +92,9 @@ impl Nodes {
     }
 
     /// As a node does it: opens, repairs what keeps the store from opening, starts Raft, watches for damage.
-    async fn start_on(&mut self, id: u64, listener: TcpListener) -> Result<(), raft_store::Error> {
+    ///
+    /// The error is that every copy is damaged.
+    async fn start_on(&mut self, id: u64, listener: TcpListener) -> Result<(), String> {
         let hub = hub(id, listener).await;
         let peers = || Peers::new(hub.clone(), GROUP);
         let opened = loop {
@@ -85,10 +102,22 @@ impl Nodes {
                 Ok(opened) => break opened,
                 Err(error) => error,
             };
-            let Some(base) = StoppedStore::damaged_segment(&error) else { return Err(error) };
-            let store = StoppedStore::open(&self.options(id))?;
+            let base = StoppedStore::damaged_segment(&error).unwrap_or_else(|| panic!("{error}"));
+            let store = Arc::new(StoppedStore::open(&self.options(id)).unwrap());
             hub.add_group(group_identity(id, store.store_uuid(), store.start_counter()), addresses(&self.members));
-            let repaired = repair_stopped(store, base, &peers(), |_| ()).await;
+            let peers = peers();
+            hub.set_range_handler(GROUP, Ranges::stopped(&store, PathBuf::new()));
+            let (note, hopeless) = (parking_lot::Mutex::new(None), tokio::sync::Notify::new());
+            let failed = |error: &raft_store::Error| {
+                if let raft_store::Error::NotRepaired { everywhere: true, .. } = error {
+                    *note.lock() = Some(error.to_string());
+                    hopeless.notify_one();
+                }
+            };
+            let repaired = tokio::select! {
+                repaired = repair_stopped(&store, base, &peers, failed) => repaired.map_err(|error| error.to_string()),
+                () = hopeless.notified() => Err(note.lock().take().unwrap()),
+            };
             hub.remove_group(GROUP);
             if let Err(error) = repaired {
                 hub.shutdown().await;
@@ -108,13 +137,13 @@ impl Nodes {
         };
         let (log, state) = (opened.view.clone(), MemState::default());
         let raft = GroupRaft::start(options, &hub, opened.storage, state.clone()).await.unwrap();
-        hub.set_range_handler(GROUP, Ranges::running(log.clone()));
-        let repairer = Repairer::start(raft.clone(), log.clone(), peers());
+        hub.set_range_handler(GROUP, Ranges::running(log.clone(), PathBuf::new()));
+        let repairer = Repairer::start(raft.clone(), log.clone(), peers(), Arc::new(KeepsAll));
         self.running.insert(id, Replica { hub, raft, log, repairer, state });
         Ok(())
     }
 
-    async fn restart(&mut self, id: u64) -> Result<(), raft_store::Error> {
+    async fn restart(&mut self, id: u64) -> Result<(), String> {
         let listener = TcpListener::bind(&self.members[&id].raft_addr).await.unwrap();
         self.start_on(id, listener).await
     }
@@ -186,6 +215,15 @@ impl Nodes {
         soon("a repair", damage.wait_for(Vec::is_empty)).await.unwrap();
         let repairer = &self.running[&id].repairer;
         soon("the status follows", repairer.until(|status| status.damaged.is_empty())).await;
+    }
+}
+
+/// A log that is never shortened.
+struct KeepsAll;
+
+impl DropsOld for KeepsAll {
+    fn drop_through(&self, _: LogPosition) -> BoxFuture<'_, bool> {
+        std::future::ready(false).boxed()
     }
 }
 
@@ -269,6 +307,11 @@ async fn an_incomplete_replica_is_given_no_leadership() {
         nodes.running[&leader].raft.transfer_leader(Some(other)).await.unwrap();
     }
     let dying = (1..=3).find(|id| *id != incomplete && *id != whole).unwrap();
+    let mut role = nodes.running[&dying].raft.role();
+    soon("it leads", role.wait_for(Role::is_ready_leader)).await.unwrap();
+    // What only the incomplete one had could not be elected.
+    let last = nodes.running[&dying].raft.metrics().last.unwrap();
+    nodes.running[&dying].raft.wait_for_member(whole, last, Duration::from_secs(20)).await.unwrap();
     nodes.stop_node(dying).await;
     let mut role = nodes.running[&whole].raft.role();
     soon("the whole replica leads", role.wait_for(Role::is_ready_leader)).await.unwrap();
@@ -328,8 +371,7 @@ async fn a_store_whose_damage_is_everywhere_does_not_start() {
         nodes.damage(id, 2, |bytes| bytes[at(9) + 300] ^= 1);
     }
     let error = soon("a refusal", nodes.restart(3)).await.unwrap_err();
-    assert!(matches!(error, raft_store::Error::NotRepaired { everywhere: true, .. }), "{error}");
-    assert!(error.to_string().contains(&(2 * SEGMENT + at(9) as u64).to_string()), "{error}");
+    assert!(error.contains(&(2 * SEGMENT + at(9) as u64).to_string()), "{error}");
     nodes.stop().await;
 }
 
@@ -351,5 +393,54 @@ async fn the_scrubber_finds_rot_that_nobody_reads_and_has_it_repaired() {
     nodes.whole(follower).await;
     // Footers and digests as well.
     assert!(nodes.bytes(follower, 0) == nodes.bytes(follower % 3 + 1, 0));
+    nodes.stop().await;
+}
+
+/// Has other digests than everybody else.
+struct Liar(Arc<Ranges>);
+
+impl RangeHandler for Liar {
+    fn fetch(&self, from: LogPosition, to: LogPosition) -> BoxFuture<'static, Result<raft_store::PeerRange, String>> {
+        self.0.fetch(from, to)
+    }
+
+    fn checkpoint(&self, wanted: CheckpointWanted) -> BoxFuture<'static, Result<bytes::Bytes, String>> {
+        self.0.checkpoint(wanted)
+    }
+
+    fn digests(&self, base: LogPosition) -> BoxFuture<'static, Result<bytes::Bytes, String>> {
+        let honest = self.0.digests(base);
+        async move {
+            let mut digests = honest.await?.to_vec();
+            if base.get() == SEGMENT {
+                digests[3] ^= 1;
+            }
+            Ok(digests.into())
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn digests_are_compared_with_one_member_after_the_other_and_what_differs_is_named() {
+    let scrub = ScrubOptions { bytes_per_second: 64 << 20, interval: Duration::from_millis(1) };
+    let nodes = Nodes::start(Some(scrub)).await;
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    soon("all segments are digested everywhere", async {
+        while nodes.running.values().any(|replica| replica.log.scrub().unwrap().segments < 3) {
+            ticks.tick().await;
+        }
+    })
+    .await;
+    let Replica { hub, log, .. } = &nodes.running[&1];
+    let peers = Peers::new(hub.clone(), GROUP);
+    let others = hub.others(GROUP);
+    let compare = async |pass| soon("a comparison", digests::compare(GROUP, log, &peers, pass)).await.unwrap();
+    assert_eq!((3, Vec::new()), compare(0).await);
+    let liar = Arc::new(Liar(Ranges::running(nodes.running[&others[1]].log.clone(), PathBuf::new())));
+    nodes.running[&others[1]].hub.set_range_handler(GROUP, liar);
+    assert_eq!((3, Vec::new()), compare(2).await, "it is the turn of the first again");
+    let (from, to) = (LogPosition::new(SEGMENT), LogPosition::new(2 * SEGMENT));
+    assert_eq!((3, vec![Difference { peer: others[1], from, to }]), compare(1).await);
     nodes.stop().await;
 }
