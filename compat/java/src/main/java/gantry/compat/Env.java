@@ -4,10 +4,12 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Deque;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -18,6 +20,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.impl.MQAdminImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -132,11 +135,17 @@ final class Env implements AutoCloseable {
     }
 
     /** The same with attributes, as `+name` to value. */
+    @SuppressWarnings("deprecation")
     String topic(String kind, int queues, Map<String, String> attributes) throws Exception {
         String topic = name(kind);
         DefaultMQProducer admin = producer();
         int groups = brokerNames(admin.fetchPublishMessageQueues(TEMPLATE_TOPIC)).size();
-        createTopic(admin, topic, queues, attributes);
+        if (attributes.isEmpty()) {
+            createTopic(admin, topic, queues);
+        } else {
+            MQAdminImpl impl = pullConsumer(name("admin")).getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl();
+            createWithAttributes().orElseThrow().invoke(impl, TEMPLATE_TOPIC, topic, queues, 0, attributes);
+        }
         await("the route of " + topic, 30, () -> {
             try {
                 return admin.fetchPublishMessageQueues(topic).size() == groups * queues;
@@ -149,17 +158,18 @@ final class Env implements AutoCloseable {
 
     /** Whether this client can create a topic with attributes. */
     static boolean setsAttributes() {
-        for (Method method : DefaultMQProducer.class.getMethods()) {
-            Class<?>[] types = method.getParameterTypes();
-            if (method.getName().equals("createTopic") && types.length == 4 && types[3] == Map.class) {
-                return true;
-            }
-        }
-        return false;
+        return createWithAttributes().isPresent();
+    }
+
+    /** Producers of 5.x take attributes, and forget them; what they call does not. */
+    private static Optional<Method> createWithAttributes() {
+        return Arrays.stream(MQAdminImpl.class.getMethods())
+            .filter(m -> m.getName().equals("createTopic") && m.getParameterCount() == 5 && m.getParameterTypes()[4] == Map.class)
+            .findFirst();
     }
 
     /** The method's arguments differ between 4.x and 5.x. */
-    private static void createTopic(DefaultMQProducer admin, String topic, int queues, Map<String, String> attributes) throws Exception {
+    private static void createTopic(DefaultMQProducer admin, String topic, int queues) throws Exception {
         try {
             for (Method method : DefaultMQProducer.class.getMethods()) {
                 Class<?>[] types = method.getParameterTypes();
@@ -167,10 +177,10 @@ final class Env implements AutoCloseable {
                     continue;
                 }
                 if (types.length == 4 && types[3] == Map.class) {
-                    method.invoke(admin, TEMPLATE_TOPIC, topic, queues, attributes);
+                    method.invoke(admin, TEMPLATE_TOPIC, topic, queues, Map.of());
                     return;
                 }
-                if (types.length == 3 && attributes.isEmpty()) {
+                if (types.length == 3) {
                     method.invoke(admin, TEMPLATE_TOPIC, topic, queues);
                     return;
                 }
