@@ -15,7 +15,7 @@
 //! A crash between any two of these steps leaves a snapshot at or behind the purge point, which is what Raft wants; the
 //! next look goes on. Nothing that Raft does by itself drops anything.
 //!
-//! Topics that keep messages for less time than the log are another matter: see [`topics`].
+//! Topics that keep messages for less time than the log are another matter: see `topics`.
 
 mod clock;
 mod decide;
