@@ -14,7 +14,6 @@
 //! Mutants that these tests were seen to find, each a few lines changed in the code they protect:
 //!
 //! * a sync of a segment, of the vote, of a new file or of a directory is left out, or an append is answered before it;
-//! * an identity is kept that acknowledged what a power cut took;
 //! * of several segments that are not on disk only the newest is synced;
 //! * the vote is saved before the log bytes before it are on disk;
 //! * a truncation does not zero what it cuts, does not note its intention first, or removes earlier segments first;
