@@ -146,7 +146,12 @@ async fn a_log_that_is_not_applied_yet_is_told_of() {
 async fn what_somebody_else_wrote_is_refused_with_what_was_found_and_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let right = options(dir.path());
-    stop(start(right.clone(), true).await.unwrap()).await;
+    let node = start(right.clone(), true).await.unwrap();
+    for group in &node.shared.groups {
+        // Without an entry there is no checkpoint.
+        group.led().await;
+    }
+    stop(node).await;
     let group = dir.path().join("broker-b");
     let segment = group.join("log").join(format!("{:020}", 0));
     let newer = |path: &Path, at: usize, bytes: &[u8]| {
