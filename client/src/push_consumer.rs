@@ -51,7 +51,6 @@ use crate::offset_store::OffsetStore;
 use crate::offset_store::Place;
 use crate::process_queue::ProcessQueue;
 use crate::producer::now_ms;
-use crate::rebalance::allocate_average;
 
 /// Before the queues are shared out again when some could not be had.
 const UNSETTLED_INTERVAL: Duration = Duration::from_secs(2);
@@ -335,7 +334,7 @@ impl Inner {
                 Ok(mut members) => {
                     members.sort_unstable();
                     members.dedup();
-                    let mine = allocate_average(route.subscribe_queues(), &members, self.client.client_id());
+                    let mine = protocol::allocate_average(route.subscribe_queues(), &members, self.client.client_id());
                     return Ok(mine.to_vec());
                 }
                 Err(error) => last = error,

@@ -10,6 +10,7 @@ mod dialect;
 mod heartbeat;
 mod kv;
 mod lock;
+mod pop;
 mod queue;
 mod register;
 mod route;
@@ -80,6 +81,10 @@ pub use heartbeat::{
 };
 pub use kv::KvTable;
 pub use lock::{LockRequest, LockResponse};
+pub use pop::{
+    Assignment, AssignmentRequest, Assignments, BatchAck, MessageRequestMode, QueueAcks, RequestModeSetting,
+    RequestModes,
+};
 pub use queue::{MessageQueue, QueueTable};
 pub use register::RegisterBrokerBody;
 pub use route::{BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicList, TopicRouteData};

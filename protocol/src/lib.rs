@@ -21,6 +21,7 @@
     )
 )]
 
+mod allocation;
 pub mod body;
 mod code;
 mod codec;
@@ -32,11 +33,14 @@ pub mod header;
 mod json;
 pub mod message;
 mod name;
+mod pop_handle;
 mod reader;
 
+pub use allocation::{allocate_average, allocate_by_circle};
 pub use code::{LanguageCode, RequestCode, ResponseCode};
 pub use command::{HeaderForm, PROTOCOL_VERSION, RemotingCommand};
 pub use error::{BodyError, DecodeError, FieldError, JsonError, NameError};
 pub use ext_fields::{ExtFields, ExtValue};
 pub use frame::{FrameLimits, decode_frame, encode_frame, encode_head};
 pub use name::{GroupName, TopicName};
+pub use pop_handle::{PopHandle, PopHandleError, PoppedQueue, msg_offset_info, order_count_info, start_offset_info};

@@ -40,6 +40,7 @@ const FIXED_BYTES: usize = 75;
 const RECORD_BYTES_MIN: usize = 91;
 /// Queue offset and physical offset, next to each other.
 const OFFSETS_AT: std::ops::Range<usize> = 20..36;
+const SYS_FLAG_AT: usize = OFFSETS_AT.end;
 
 /// A message to be stored. Its offsets are not known yet and stay zero in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +178,25 @@ pub fn patch_offsets(record: &mut [u8], queue_offset: i64, physical_offset: i64)
     let (queue, physical) = place.split_at_mut(8);
     queue.copy_from_slice(&queue_offset.to_be_bytes());
     physical.copy_from_slice(&physical_offset.to_be_bytes());
+    Ok(())
+}
+
+/// Fills in how often the record at the start of `record` was delivered before.
+///
+/// # Errors
+/// [`RecordError::Size`] if there are fewer bytes than any record has.
+pub fn patch_reconsume_times(record: &mut [u8], reconsume_times: i32) -> Result<(), RecordError> {
+    let available = record.len();
+    let short = RecordError::Size { found: 0, available };
+    let flag = record.get(SYS_FLAG_AT..).and_then(|rest| rest.first_chunk::<4>()).ok_or(short)?;
+    let sys_flag = SysFlag(i32::from_be_bytes(*flag));
+    let host_bytes = |bit| if sys_flag.has(bit) { 20_usize } else { 8 };
+    // Two hosts and two times lie between.
+    let at = [SYS_FLAG_AT, 4, 16, host_bytes(SysFlag::BORN_HOST_V6), host_bytes(SysFlag::STORE_HOST_V6)];
+    let at = at.into_iter().fold(0_usize, usize::saturating_add);
+    let place = record.get_mut(at..).and_then(|place| place.first_chunk_mut::<4>());
+    let place = place.ok_or(RecordError::Size { found: 0, available })?;
+    *place = reconsume_times.to_be_bytes();
     Ok(())
 }
 

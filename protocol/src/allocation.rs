@@ -1,4 +1,4 @@
-//! Who consumes which queue. Pure: all members compute it from the same two lists and agree.
+//! Who consumes which queue. Pure: all who compute it from the same two lists agree.
 
 /// The part of `queues` that falls to `member`: consecutive runs, the first members get one more if it does not come
 /// out even. Both lists must be sorted, and the same at every member.
@@ -7,11 +7,18 @@
 #[must_use]
 pub fn allocate_average<'a, Q>(queues: &'a [Q], members: &[String], member: &str) -> &'a [Q] {
     let Some(index) = members.iter().position(|other| other == member) else { return &[] };
-    let share = queues.len() / members.len();
-    let rest = queues.len() % members.len();
-    let start = index * share + index.min(rest);
-    let len = share + usize::from(index < rest);
-    &queues[start..start + len]
+    let share = queues.len().checked_div(members.len()).unwrap_or(0);
+    let rest = queues.len().checked_rem(members.len()).unwrap_or(0);
+    let start = index.saturating_mul(share).saturating_add(index.min(rest));
+    let len = share.saturating_add(usize::from(index < rest));
+    queues.get(start..start.saturating_add(len)).unwrap_or_default()
+}
+
+/// The part of `queues` that falls to `member` if they are dealt out in turn. As [`allocate_average`] otherwise.
+#[must_use]
+pub fn allocate_by_circle<Q: Clone>(queues: &[Q], members: &[String], member: &str) -> Vec<Q> {
+    let Some(index) = members.iter().position(|other| other == member) else { return Vec::new() };
+    queues.iter().skip(index).step_by(members.len()).cloned().collect()
 }
 
 #[cfg(test)]
@@ -36,8 +43,17 @@ mod tests {
     }
 
     #[test]
+    fn queues_are_dealt_out_in_turn() {
+        let members = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        assert_eq!(allocate_by_circle(&[0, 1, 2, 3], &members, "a"), [0, 3]);
+        assert_eq!(allocate_by_circle(&[0, 1, 2, 3], &members, "c"), [2]);
+        assert!(allocate_by_circle(&[0], &members, "b").is_empty());
+    }
+
+    #[test]
     fn stranger_gets_nothing() {
         assert!(allocate_average(&[1, 2], &["a".into()], "b").is_empty());
         assert!(allocate_average::<u8>(&[], &[], "b").is_empty());
+        assert!(allocate_by_circle(&[1, 2], &["a".into()], "b").is_empty());
     }
 }
