@@ -110,6 +110,10 @@ impl Patience {
             RequestCode::CONSUMER_SEND_MSG_BACK
             | RequestCode::SEND_REPLY_MESSAGE
             | RequestCode::SEND_REPLY_MESSAGE_V2 => Some(SEND_PATIENCE),
+            // Java waits 3 s. What is acknowledged twice is consumed once; a message that was hidden has another name.
+            RequestCode::ACK_MESSAGE | RequestCode::BATCH_ACK_MESSAGE => patience(2_000, 2_800, Repeat::Harmless),
+            RequestCode::CHANGE_MESSAGE_INVISIBLETIME => patience(2_000, 2_800, Repeat::Shows),
+            RequestCode::PEEK_MESSAGE | RequestCode::POLLING_INFO => patience(2_000, 2_700, Repeat::Harmless),
             // Go waits 3 s. A transaction ends once.
             RequestCode::END_TRANSACTION => patience(2_000, 2_800, Repeat::Harmless),
             // Go waits 3 s, the others 5 s.
@@ -133,6 +137,7 @@ impl Patience {
             | RequestCode::INVOKE_BROKER_TO_RESET_OFFSET
             | RequestCode::RESUME_CHECK_HALF_MESSAGE
             | RequestCode::UPDATE_BROKER_CONFIG
+            | RequestCode::SET_MESSAGE_REQUEST_MODE
             | RequestCode::CLONE_GROUP_OFFSET => patience(2_000, 4_500, Repeat::Harmless),
             _ => None,
         }
@@ -289,6 +294,8 @@ mod tests {
         within(RequestCode::QUERY_CONSUMER_OFFSET, LanguageCode::Go, 3_000);
         within(RequestCode::CONSUMER_SEND_MSG_BACK, LanguageCode::Java, 3_000);
         within(RequestCode::END_TRANSACTION, LanguageCode::Go, 3_000);
+        within(RequestCode::ACK_MESSAGE, LanguageCode::Java, 3_000);
+        within(RequestCode::CHANGE_MESSAGE_INVISIBLETIME, LanguageCode::Java, 3_000);
         within(RequestCode::SEND_REPLY_MESSAGE, LanguageCode::Go, 3_000);
         within(RequestCode::GET_MAX_OFFSET, LanguageCode::Java, 3_000);
         within(RequestCode::LOCK_BATCH_MQ, LanguageCode::Java, 1_000);

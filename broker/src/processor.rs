@@ -10,6 +10,8 @@
 //! | `transaction` | 37 323, and 39 to producers | the leader; a producer may be connected to another replica |
 //! | `reply` | 324 325, and 326 to requesters | the leader; a requester may be connected to another replica |
 //! | `pull` | 11 361 | any replica within what it has applied; the leader beyond |
+//! | `pop` | 200050 to 200055, 200151 | the leader, through the log |
+//! | `assignment` | 400 402; 401 | any replica, from heartbeats and name servers; the leader, through the log |
 //! | `offset` | 14 15 29 30 31 32 | the leader, behind a read index |
 //! | `lock` | 41 42 | the leader, through the log |
 //! | `client` | 34 35 38 46 203 204 328, relays 221 223 307 309 | any replica, from heartbeats |
@@ -24,6 +26,7 @@
 mod admin_group;
 mod admin_topic;
 pub(crate) mod answer;
+mod assignment;
 mod client;
 mod consume_stats;
 mod delay;
@@ -33,6 +36,7 @@ mod live_settings;
 mod lock;
 mod offset;
 mod offset_buffer;
+mod pop;
 mod pull;
 mod query;
 mod refused;
@@ -52,6 +56,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use protocol::body::TopicRouteData;
 use protocol::message::{UniqueKeyParts, unique_key};
 use protocol::{GroupName, RemotingCommand, RequestCode, TopicName};
 use remoting::{Connection, Handler, Responder};
@@ -62,7 +67,8 @@ use tokio_util::task::TaskTracker;
 use self::answer::unsupported;
 use self::live_settings::LiveCache;
 use self::offset_buffer::OffsetBuffer;
-use self::pull::HeldPull;
+use self::pop::{BusyQueues, PopSteps};
+use self::pull::Held;
 use self::refused::refused;
 use self::stats::Stats;
 use crate::client_table::{ClientTable, Now, TableLimits};
@@ -111,6 +117,9 @@ pub struct GroupSettings {
 pub trait Registrar: Send + Sync + 'static {
     /// Registers what this node leads with every name server; resolves when all have answered or failed.
     fn topics_changed(&self) -> BoxFuture<'static, ()>;
+
+    /// The route of a topic over all broker groups, as a name server has it; none if no name server answers.
+    fn route(&self, topic: &TopicName) -> BoxFuture<'static, Option<TopicRouteData>>;
 }
 
 /// Everything a group is made of.
@@ -139,7 +148,7 @@ pub struct GroupParts {
 
 /// The parked pulls of a group. Made before the message store, which wakes them.
 #[derive(Clone)]
-pub struct Holds(pub(crate) Arc<PullHold<HeldPull>>);
+pub struct Holds(pub(crate) Arc<PullHold<Held>>);
 
 impl Holds {
     /// None yet.
@@ -172,13 +181,15 @@ pub(crate) struct Shared {
     pub(crate) store: MessageStore,
     pub(crate) raft: GroupRaft<StateMachine>,
     pub(crate) sequencer: Sequencer,
-    pub(crate) holds: Arc<PullHold<HeldPull>>,
+    pub(crate) holds: Arc<PullHold<Held>>,
     pub(crate) peers: PeerHub,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) disk: watch::Receiver<DiskState>,
     pub(crate) drop_expired: Arc<Notify>,
     pub(crate) clients: ClientTable<Connection>,
     pub(crate) offsets: OffsetBuffer,
+    pub(crate) pop_steps: PopSteps,
+    pub(crate) busy_queues: BusyQueues,
     pub(crate) stats: Stats,
     live: LiveCache,
     /// Where leader's work is done now.
@@ -225,6 +236,8 @@ impl Group {
             drop_expired: parts.drop_expired,
             clients: ClientTable::new(TableLimits::default(), now.instant),
             offsets: OffsetBuffer::default(),
+            pop_steps: PopSteps::default(),
+            busy_queues: BusyQueues::default(),
             stats: Stats::new(now.instant),
             live: LiveCache::default(),
             place,
@@ -280,6 +293,12 @@ impl Group {
         self.0.state.half_count()
     }
 
+    /// How many messages consumers in POP mode have and did not acknowledge yet.
+    #[must_use]
+    pub fn popped_messages(&self) -> usize {
+        self.0.state.pops().taken_count()
+    }
+
     /// Messages and bytes put here since the start.
     #[must_use]
     pub fn put_totals(&self) -> (u64, u64) {
@@ -296,7 +315,7 @@ impl Group {
     pub async fn shutdown(&self) {
         self.0.stop.cancel();
         for held in self.0.holds.release_all() {
-            self.resume_pull(held);
+            self.resume(held);
         }
         self.0.tasks.close();
         self.0.tasks.wait().await;
@@ -309,7 +328,9 @@ impl Group {
                 self.serve_send(request, responder, source);
             }
             RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.serve_pull(request, responder, source),
+            RequestCode::POP_MESSAGE | RequestCode::NOTIFICATION => self.serve_pop(request, responder, source),
             RequestCode::UPDATE_CONSUMER_OFFSET => self.serve_offset_update(request, responder, source),
+            RequestCode::QUERY_ASSIGNMENT => self.serve_assignment(request, responder),
             RequestCode::CHECK_TRANSACTION_STATE | RequestCode::PUSH_REPLY_MESSAGE_TO_CLIENT
                 if source == Source::Replica =>
             {
@@ -425,6 +446,13 @@ impl Group {
             RequestCode::END_TRANSACTION => self.end_transaction(request).await,
             RequestCode::RESUME_CHECK_HALF_MESSAGE => self.resume_check(request).await,
             RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.pull_for_certain(request).await,
+            RequestCode::POP_MESSAGE | RequestCode::NOTIFICATION => self.pop(request).await,
+            RequestCode::ACK_MESSAGE => self.acknowledge(request).await,
+            RequestCode::BATCH_ACK_MESSAGE => self.acknowledge_batch(request).await,
+            RequestCode::CHANGE_MESSAGE_INVISIBLETIME => self.change_invisible(request).await,
+            RequestCode::PEEK_MESSAGE => self.peek(request).await,
+            RequestCode::POLLING_INFO => self.polling_info(request),
+            RequestCode::SET_MESSAGE_REQUEST_MODE => self.set_request_mode(request).await,
             RequestCode::QUERY_CONSUMER_OFFSET => self.query_consumer_offset(request).await,
             RequestCode::UPDATE_CONSUMER_OFFSET => self.update_consumer_offset(request).await,
             RequestCode::SEARCH_OFFSET_BY_TIMESTAMP => self.search_offset(request).await,

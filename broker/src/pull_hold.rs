@@ -11,15 +11,18 @@
 //!                   +--closed(connection)--> dropped
 //! ```
 //!
+//! A consumer in POP mode waits for messages of any queue, and shares them with its group: each message wakes one of the
+//! group, the one that has waited longest. If that one leaves something behind, [`PullHold::wake_one`] wakes the next.
+//!
 //! Waking costs as much as the requests waiting on that one queue, however many wait elsewhere. A message may arrive
 //! between the read that found nothing and the call of [`PullHold::park`]: whoever parks looks at the queue once more
 //! afterwards and takes the request back if there is something to read. Nothing here reads a clock.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use protocol::TopicName;
+use protocol::{GroupName, TopicName};
 use tokio::sync::Notify;
 
 use crate::processor::filter::MessageFilter;
@@ -43,15 +46,32 @@ impl Default for HoldLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HoldId(u64);
 
+/// For what a request waits.
+#[derive(Debug, Clone)]
+pub enum Wanted {
+    /// A message of one queue, for a consumer that it belongs to.
+    Queue {
+        /// The queue's number.
+        queue_id: u32,
+        /// The queue offset wanted; a message below it wakes nobody.
+        queue_offset: u64,
+    },
+    /// A message for any one member of a group.
+    Shared {
+        /// The group.
+        group: GroupName,
+        /// Of this queue only.
+        queue_id: Option<u32>,
+    },
+}
+
 /// Where and for what a request waits.
 #[derive(Debug, Clone)]
 pub struct Wait {
-    /// The queue's topic.
+    /// The topic.
     pub topic: TopicName,
-    /// The queue's number.
-    pub queue_id: u32,
-    /// The queue offset wanted; a message below it wakes nobody.
-    pub queue_offset: u64,
+    /// The message.
+    pub wanted: Wanted,
     /// The tags wanted.
     pub filter: MessageFilter,
     /// When the wait ends at the latest.
@@ -69,6 +89,8 @@ struct Inner<T> {
     next_id: u64,
     parked: HashMap<HoldId, Parked<T>>,
     by_queue: HashMap<TopicName, HashMap<u32, Vec<HoldId>>>,
+    /// Those that share messages, the longest waiting first.
+    by_group: HashMap<TopicName, HashMap<GroupName, VecDeque<HoldId>>>,
     by_deadline: BTreeSet<(Instant, HoldId)>,
     by_connection: HashMap<u64, Vec<HoldId>>,
     woken: Vec<T>,
@@ -95,6 +117,7 @@ impl<T> PullHold<T> {
                 next_id: 0,
                 parked: HashMap::new(),
                 by_queue: HashMap::new(),
+                by_group: HashMap::new(),
                 by_deadline: BTreeSet::new(),
                 by_connection: HashMap::new(),
                 woken: Vec::new(),
@@ -126,11 +149,19 @@ impl<T> PullHold<T> {
         inner.next_id += 1;
         let sooner = inner.by_deadline.first().is_none_or(|(first, _)| wait.deadline < *first);
         inner.by_deadline.insert((wait.deadline, id));
-        let queues = match inner.by_queue.get_mut(&wait.topic) {
-            Some(queues) => queues,
-            None => inner.by_queue.entry(wait.topic.clone()).or_default(),
-        };
-        queues.entry(wait.queue_id).or_default().push(id);
+        match &wait.wanted {
+            Wanted::Queue { queue_id, .. } => {
+                let queues = match inner.by_queue.get_mut(&wait.topic) {
+                    Some(queues) => queues,
+                    None => inner.by_queue.entry(wait.topic.clone()).or_default(),
+                };
+                queues.entry(*queue_id).or_default().push(id);
+            }
+            Wanted::Shared { group, .. } => {
+                let groups = inner.by_group.entry(wait.topic.clone()).or_default();
+                groups.entry(group.clone()).or_default().push_back(id);
+            }
+        }
         inner.parked.insert(id, Parked { wait, item });
         drop(guard);
         if sooner {
@@ -148,18 +179,23 @@ impl<T> PullHold<T> {
     pub fn arrived(&self, topic: &TopicName, queue_id: u32, max_offset: u64, tags_code: i64) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let Some(waiting) = inner.by_queue.get(topic).and_then(|queues| queues.get(&queue_id)) else {
+        let of_queue = inner.by_queue.get(topic).and_then(|queues| queues.get(&queue_id));
+        let of_groups = inner.by_group.get(topic);
+        if of_queue.is_none() && of_groups.is_none() {
             return;
-        };
-        let ready: Vec<HoldId> = waiting
-            .iter()
-            .filter(|id| {
-                inner.parked.get(id).is_some_and(|parked| {
-                    parked.wait.queue_offset < max_offset && parked.wait.filter.may_pass(tags_code)
-                })
+        }
+        let fits = |id: &&HoldId| {
+            inner.parked.get(id).is_some_and(|parked| {
+                let wait = &parked.wait;
+                let wanted = match wait.wanted {
+                    Wanted::Queue { queue_offset, .. } => queue_offset < max_offset,
+                    Wanted::Shared { queue_id: wanted, .. } => wanted.is_none_or(|wanted| wanted == queue_id),
+                };
+                wanted && wait.filter.may_pass(tags_code)
             })
-            .copied()
-            .collect();
+        };
+        let mut ready: Vec<HoldId> = of_queue.into_iter().flatten().filter(fits).copied().collect();
+        ready.extend(of_groups.into_iter().flat_map(HashMap::values).filter_map(|waiting| waiting.iter().find(fits)));
         if ready.is_empty() {
             return;
         }
@@ -172,16 +208,45 @@ impl<T> PullHold<T> {
         self.changed.notify_one();
     }
 
+    /// Wakes the member of a group that has waited longest for messages of a topic. Returns false if none waits.
+    pub fn wake_one(&self, topic: &TopicName, group: &GroupName) -> bool {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let first = inner.by_group.get(topic).and_then(|groups| groups.get(group)).and_then(VecDeque::front).copied();
+        let Some(parked) = first.and_then(|id| inner.remove(id)) else { return false };
+        inner.woken.push(parked.item);
+        drop(guard);
+        self.changed.notify_one();
+        true
+    }
+
+    /// Wakes everyone who waits for messages that a group shares.
+    pub fn wake_groups(&self) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let all: Vec<HoldId> = inner.by_group.values().flat_map(HashMap::values).flatten().copied().collect();
+        for id in all {
+            if let Some(parked) = inner.remove(id) {
+                inner.woken.push(parked.item);
+            }
+        }
+        drop(guard);
+        self.changed.notify_one();
+    }
+
+    /// How many members of a group wait for messages of a topic.
+    pub fn waiting_of_group(&self, topic: &TopicName, group: &GroupName) -> usize {
+        self.inner.lock().by_group.get(topic).and_then(|groups| groups.get(group)).map_or(0, VecDeque::len)
+    }
+
     /// Wakes every request of one queue, whatever it waits for: its topic was deleted, or its offset was reset.
     pub fn disturb(&self, topic: &TopicName, queue_id: Option<u32>) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let Some(queues) = inner.by_queue.get(topic) else { return };
-        let ready: Vec<HoldId> = queues
-            .iter()
-            .filter(|(id, _)| queue_id.is_none_or(|wanted| wanted == **id))
-            .flat_map(|(_, waiting)| waiting.iter().copied())
-            .collect();
+        let queues = inner.by_queue.get(topic).into_iter().flatten();
+        let queues = queues.filter(|(id, _)| queue_id.is_none_or(|wanted| wanted == **id));
+        let mut ready: Vec<HoldId> = queues.flat_map(|(_, waiting)| waiting.iter().copied()).collect();
+        ready.extend(inner.by_group.get(topic).into_iter().flat_map(HashMap::values).flatten());
         for id in ready {
             if let Some(parked) = inner.remove(id) {
                 inner.woken.push(parked.item);
@@ -240,6 +305,7 @@ impl<T> PullHold<T> {
         let mut all = std::mem::take(&mut inner.woken);
         all.extend(inner.parked.drain().map(|(_, parked)| parked.item));
         inner.by_queue.clear();
+        inner.by_group.clear();
         inner.by_deadline.clear();
         inner.by_connection.clear();
         all
@@ -261,15 +327,32 @@ impl<T> Inner<T> {
         let parked = self.parked.remove(&id)?;
         let wait = &parked.wait;
         self.by_deadline.remove(&(wait.deadline, id));
-        if let Some(queues) = self.by_queue.get_mut(&wait.topic) {
-            if let Some(waiting) = queues.get_mut(&wait.queue_id) {
-                waiting.retain(|other| *other != id);
-                if waiting.is_empty() {
-                    queues.remove(&wait.queue_id);
+        match &wait.wanted {
+            Wanted::Queue { queue_id, .. } => {
+                if let Some(queues) = self.by_queue.get_mut(&wait.topic) {
+                    if let Some(waiting) = queues.get_mut(queue_id) {
+                        waiting.retain(|other| *other != id);
+                        if waiting.is_empty() {
+                            queues.remove(queue_id);
+                        }
+                    }
+                    if queues.is_empty() {
+                        self.by_queue.remove(&wait.topic);
+                    }
                 }
             }
-            if queues.is_empty() {
-                self.by_queue.remove(&wait.topic);
+            Wanted::Shared { group, .. } => {
+                if let Some(groups) = self.by_group.get_mut(&wait.topic) {
+                    if let Some(waiting) = groups.get_mut(group) {
+                        waiting.retain(|other| *other != id);
+                        if waiting.is_empty() {
+                            groups.remove(group);
+                        }
+                    }
+                    if groups.is_empty() {
+                        self.by_group.remove(&wait.topic);
+                    }
+                }
             }
         }
         if let Some(connection) = wait.connection
@@ -302,19 +385,26 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            let limits = HoldLimits { total_max: 4, per_connection_max: 2 };
+            Self::with_limits(HoldLimits { total_max: 4, per_connection_max: 2 })
+        }
+
+        fn with_limits(limits: HoldLimits) -> Self {
             Self { hold: PullHold::new(limits), start: Instant::now() }
         }
 
         fn wait(&self, queue_id: u32, queue_offset: u64, tags: &str, millis: u64, connection: u64) -> Wait {
             Wait {
                 topic: topic("T"),
-                queue_id,
-                queue_offset,
+                wanted: Wanted::Queue { queue_id, queue_offset },
                 filter: parse_tags(tags).unwrap(),
                 deadline: self.start + Duration::from_millis(millis),
                 connection: Some(connection),
             }
+        }
+
+        fn share(&self, group: &str, queue_id: Option<u32>, tags: &str) -> Wait {
+            let wanted = Wanted::Shared { group: GroupName::parse(group).unwrap(), queue_id };
+            Wait { wanted, ..self.wait(0, 0, tags, 100, 1) }
         }
 
         fn now(&self, millis: u64) -> Instant {
@@ -344,6 +434,30 @@ mod tests {
         assert!(bench.hold.take_woken().is_empty());
         bench.hold.arrived(&topic("T"), 0, 10, 0);
         assert_eq!(bench.hold.take_woken(), ["ahead"]);
+    }
+
+    #[test]
+    fn a_message_wakes_one_of_each_group() {
+        let bench = Bench::with_limits(HoldLimits { total_max: 9, per_connection_max: 9 });
+        bench.hold.park(bench.share("g", None, "TagB"), "g tag b").unwrap();
+        bench.hold.park(bench.share("g", Some(3), "*"), "g queue 3").unwrap();
+        bench.hold.park(bench.share("g", None, "*"), "g first").unwrap();
+        bench.hold.park(bench.share("g", None, "*"), "g second").unwrap();
+        bench.hold.park(bench.share("h", None, "*"), "h").unwrap();
+        bench.hold.arrived(&topic("T"), 0, 1, 2_598_919);
+        let mut woken = bench.hold.take_woken();
+        woken.sort_unstable();
+        assert_eq!(woken, ["g first", "h"]);
+        bench.hold.arrived(&topic("T"), 3, 1, 2_598_919);
+        assert_eq!(bench.hold.take_woken(), ["g queue 3"]);
+        let group = GroupName::parse("g").unwrap();
+        assert_eq!(bench.hold.waiting_of_group(&topic("T"), &group), 2);
+        assert!(bench.hold.wake_one(&topic("T"), &group));
+        assert_eq!(bench.hold.take_woken(), ["g tag b"]);
+        bench.hold.wake_groups();
+        assert_eq!(bench.hold.take_woken(), ["g second"]);
+        assert!(!bench.hold.wake_one(&topic("T"), &group));
+        assert!(bench.hold.is_empty());
     }
 
     #[test]

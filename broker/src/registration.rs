@@ -20,6 +20,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use protocol::body::TopicRouteData;
+use protocol::header::RouteRequest;
+use protocol::{RemotingCommand, RequestCode, ResponseCode, TopicName};
 use remoting::{Channel, ChannelOptions, Ignore};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -35,6 +38,8 @@ use crate::processor::Registrar;
 const INTERVAL: Duration = Duration::from_secs(30);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const CALL_TIME_MAX: Duration = Duration::from_secs(3);
+/// Clients wait 3 s for what they asked a route for.
+const ROUTE_TIME_MAX: Duration = Duration::from_millis(800);
 
 /// What does not change while the node runs.
 #[derive(Clone, Debug)]
@@ -62,6 +67,7 @@ pub struct RegistrationHandle {
 
 struct Server {
     addr: String,
+    channel: Channel,
     state: watch::Sender<ServerState>,
     last_error: Mutex<Option<String>>,
 }
@@ -84,6 +90,7 @@ impl Registration {
             .iter()
             .map(|addr| Server {
                 addr: addr.clone(),
+                channel: Channel::new(addr.clone(), ChannelOptions::default(), Arc::new(Ignore)),
                 state: watch::Sender::new(ServerState::default()),
                 last_error: Mutex::new(None),
             })
@@ -92,7 +99,7 @@ impl Registration {
         let tasks = TaskTracker::new();
         for index in 0..handle.servers.len() {
             let task = Task {
-                channel: Channel::new(handle.servers[index].addr.clone(), ChannelOptions::default(), Arc::new(Ignore)),
+                channel: handle.servers[index].channel.clone(),
                 cluster: options.cluster.clone(),
                 confirmed: groups.iter().map(|_| None).collect(),
                 groups: groups.clone(),
@@ -171,6 +178,30 @@ impl RegistrationHandle {
     }
 }
 
+impl RegistrationHandle {
+    /// The route of a topic, from the first name server that has one. Those that answer registrations come first.
+    async fn ask_route(&self, topic: &TopicName) -> Option<TopicRouteData> {
+        let (good, bad): (Vec<&Server>, Vec<&Server>) =
+            self.servers.iter().partition(|server| server.last_error.lock().is_none());
+        for server in good.into_iter().chain(bad) {
+            let mut request = RemotingCommand::request(RequestCode::GET_ROUTEINFO_BY_TOPIC);
+            RouteRequest { topic: topic.as_str().to_owned(), accept_standard_json_only: true }
+                .encode_into(&mut request.ext);
+            match server.channel.call(request, ROUTE_TIME_MAX).await {
+                Ok(answer) if answer.response_code() == ResponseCode::SUCCESS => {
+                    if let Ok(route) = TopicRouteData::decode(&answer.body) {
+                        return Some(route);
+                    }
+                }
+                // Another one may know it already.
+                Ok(_) => {}
+                Err(error) => tracing::debug!(name_server = server.addr, %error, "cannot ask for a route"),
+            }
+        }
+        None
+    }
+}
+
 impl Registrar for RegistrationHandle {
     fn topics_changed(&self) -> BoxFuture<'static, ()> {
         let handle = self.clone();
@@ -178,6 +209,11 @@ impl Registrar for RegistrationHandle {
             handle.changed();
             handle.registered(CALL_TIME_MAX).await;
         })
+    }
+
+    fn route(&self, topic: &TopicName) -> BoxFuture<'static, Option<TopicRouteData>> {
+        let (handle, topic) = (self.clone(), topic.clone());
+        Box::pin(async move { handle.ask_route(&topic).await })
     }
 }
 

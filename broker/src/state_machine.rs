@@ -31,6 +31,7 @@ pub mod apply;
 pub mod command;
 pub mod group;
 pub mod half;
+pub mod pop;
 mod reader;
 mod reply;
 pub mod snapshot;
@@ -167,8 +168,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let cut = start.as_ref().map(|image| Cut::of(image, &*log));
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
     let flush = watch::Sender::new(flush_setting(&state));
-    let (registry, halves) = (Arc::clone(&state.registry), Arc::clone(&state.halves));
-    let reader = StateReader::new(registry, halves, Arc::clone(&applied_end), flush.subscribe());
+    let reader = StateReader::new(&state, Arc::clone(&applied_end), flush.subscribe());
 
     let dispatched = Arc::new(Dispatched::default());
     let physical_end = start.as_ref().map_or(0, |image| image.resume.position);

@@ -472,6 +472,10 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     for (name, running) in &running {
         halves.sample(&[("group", name)], running.group.pending_transactions());
     }
+    let mut popped = metrics.gauge("gantry_popped_messages", "Messages popped and not acknowledged yet.");
+    for (name, running) in &running {
+        popped.sample(&[("group", name)], running.group.popped_messages());
+    }
     let mut in_flight = metrics.gauge("gantry_bytes_in_flight", "Bytes accepted and not yet answered.");
     for (name, running) in &running {
         in_flight.sample(&[("group", *name)], running.sequencer.bytes_in_flight());

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use protocol::body::{
     ConsumerOffsets, QuerySubscription, ResetOffsetTable, SubscriptionGroupConfig, SubscriptionGroupList,
     SubscriptionGroupTable, TopicList,
@@ -200,11 +199,6 @@ impl Group {
         }
         let body = ConsumerOffsets { data_version: wire_version(self.0.state.offset_version()), offset_table };
         Ok(success(request).with_body(body.encode()))
-    }
-
-    /// No group has chosen another way of getting messages than pulling.
-    pub(super) fn all_request_modes(&self, request: &RemotingCommand) -> Outcome {
-        Ok(success(request).with_body(Bytes::from_static(br#"{"messageRequestModeMap":{}}"#)))
     }
 }
 

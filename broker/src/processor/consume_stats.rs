@@ -43,18 +43,32 @@ impl Group {
         let offsets = self.0.state.consumer_offsets(group, topic);
         let mut offset_table = QueueTable::default();
         for queue_id in 0..config.read_queues {
-            let consumed = offsets.get(&queue_id).copied().unwrap_or(0);
+            let (consumed, given) = match self.popped(group, topic, queue_id) {
+                Some(popped) => popped,
+                None => {
+                    let consumed = offsets.get(&queue_id).copied().unwrap_or(0);
+                    (consumed, consumed)
+                }
+            };
             let last = consumed.checked_sub(1).and_then(|last| self.store_time_of(topic, queue_id, last));
             let progress = OffsetWrapper {
                 broker_offset: wire_offset(self.0.store.max_offset(topic, queue_id)),
                 consumer_offset: wire_offset(consumed),
                 last_timestamp: last.unwrap_or(0),
-                pull_offset: wire_offset(consumed),
+                pull_offset: wire_offset(given),
             };
             offset_table.insert(self.queue(topic, queue_id), progress);
         }
         let consume_tps = self.0.stats.reader(topic, group).map_or(0.0, |meter| meter.minute().per_second);
         Some(ConsumeStats { consume_tps, offset_table })
+    }
+
+    /// For a queue that a group pops from: an offset as far from the queue's end as messages are not acknowledged, and
+    /// the first message that was never given. What lies between is under way, wherever it lies.
+    fn popped(&self, group: &GroupName, topic: &TopicName, queue_id: u32) -> Option<(u64, u64)> {
+        let pops = self.0.state.pops();
+        let queue = pops.queue(group, topic, queue_id)?;
+        Some((queue.next.saturating_sub(queue.taken.len() as u64), queue.next))
     }
 
     pub(super) fn all_consume_stats(&self, request: &RemotingCommand) -> Outcome {

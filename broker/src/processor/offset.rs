@@ -174,7 +174,7 @@ impl Group {
 
     /// Whether a queue still has its first message, and in memory. A group that is new to it starts there even if it
     /// asked for the end: it may have subscribed before that message was sent.
-    fn is_young(&self, topic: &TopicName, queue_id: u32) -> bool {
+    pub(super) fn is_young(&self, topic: &TopicName, queue_id: u32) -> bool {
         let store = &self.0.store;
         store.min_offset(topic, queue_id) == 0
             && store.max_offset(topic, queue_id) > 0

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use protocol::{GroupName, TopicName};
 use tokio::sync::{Notify, oneshot};
 
+pub(crate) use crate::state_machine::command::GroupQueue as Key;
 use crate::state_machine::command::OffsetCommit;
 
 /// Two entries with offsets are at least so far apart.
@@ -22,14 +23,6 @@ const BATCH_COMMITS_MAX: usize = 8_192;
 
 /// Commits waiting; beyond it new ones are refused.
 const PENDING_COMMITS_MAX: usize = 262_144;
-
-/// The queue of a group.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) group: GroupName,
-    pub(crate) topic: TopicName,
-    pub(crate) queue_id: u32,
-}
 
 /// What became of a commit that someone waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use protocol::body::MessageModel;
 use protocol::header::{PullRequest, PullResponse, PullSysFlag};
 use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
 use remoting::Responder;
+use tokio::sync::oneshot;
 
 use super::answer::{Failure, Outcome, not_proposed};
 use super::filter::{self, FilterError, MessageFilter};
@@ -21,7 +22,7 @@ use super::send::wire_offset;
 use super::{Group, now};
 use crate::client_table::{Subscription, SubscriptionLookup};
 use crate::forward::{PULL_PATIENCE, Place, Source};
-use crate::pull_hold::Wait;
+use crate::pull_hold::{Full, Wait, Wanted};
 use crate::state_machine::topic::PERM_READ;
 use crate::state_machine::{Command, GroupConfig};
 use crate::store::{PullOutcome, PullStatus};
@@ -50,6 +51,14 @@ pub(crate) struct PullTask {
     /// The expression behind `filter` and its kind, for a replica that does not know this client.
     expression: String,
     expression_type: String,
+}
+
+/// A parked request.
+pub(crate) enum Held {
+    /// A pull.
+    Pull(Box<HeldPull>),
+    /// A pop, which goes on when it is told so. Dropped, it ends without an answer.
+    Pop(oneshot::Sender<()>),
 }
 
 /// A parked pull.
@@ -165,11 +174,17 @@ impl Group {
         }
     }
 
-    /// Runs a parked pull once more, when something arrived or its time is over.
-    pub(crate) fn resume_pull(&self, held: HeldPull) {
-        let HeldPull { request, responder, task } = held;
-        if responder.is_wanted() {
-            self.run_pull(request, responder, task, None);
+    /// Runs a parked request once more, when something arrived or its time is over.
+    pub(crate) fn resume(&self, held: Held) {
+        match held {
+            Held::Pull(held) => {
+                let HeldPull { request, responder, task } = *held;
+                if responder.is_wanted() {
+                    self.run_pull(request, responder, task, None);
+                }
+            }
+            // Whoever waits may have given up.
+            Held::Pop(wake) => drop(wake.send(())),
         }
     }
 
@@ -177,26 +192,26 @@ impl Group {
         let queue_offset = u64::try_from(task.queue_offset).unwrap_or(0);
         let wait = Wait {
             topic: task.topic.clone(),
-            queue_id: task.queue_id,
-            queue_offset,
+            wanted: Wanted::Queue { queue_id: task.queue_id, queue_offset },
             filter: task.filter.clone(),
             deadline: now().instant + hold,
             connection: responder.connection().map(|connection| connection.id().as_u64()),
         };
         let (topic, queue_id) = (task.topic.clone(), task.queue_id);
-        match self.0.holds.park(wait, HeldPull { request, responder, task }) {
+        match self.0.holds.park(wait, Held::Pull(Box::new(HeldPull { request, responder, task }))) {
             Ok(id) => {
                 // A message may have arrived between the read and the parking.
                 if self.0.store.max_offset(&topic, queue_id) > queue_offset
                     && let Some(held) = self.0.holds.take(id)
                 {
-                    self.resume_pull(held);
+                    self.resume(held);
                 }
             }
-            Err(full) => {
-                let HeldPull { request, responder, .. } = full.0;
+            Err(Full(Held::Pull(held))) => {
+                let HeldPull { request, responder, .. } = *held;
                 responder.send(not_proposed(&request, "too many pulls are held"));
             }
+            Err(Full(Held::Pop(_))) => unreachable!("what is handed back is what was parked"),
         }
     }
 
@@ -419,7 +434,7 @@ fn join(parts: Vec<Bytes>) -> Bytes {
     }
 }
 
-fn no_permission(remark: String) -> Failure {
+pub(super) fn no_permission(remark: String) -> Failure {
     Failure::refused(ResponseCode::NO_PERMISSION, remark)
 }
 

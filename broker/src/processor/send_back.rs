@@ -107,7 +107,7 @@ impl Group {
 }
 
 /// The properties of the copy: where the message came from, unless an earlier copy says so already.
-fn retried_properties(record: &RecordView<'_>, is_dead: bool) -> Result<PropertiesBuilder, Failure> {
+pub(super) fn retried_properties(record: &RecordView<'_>, is_dead: bool) -> Result<PropertiesBuilder, Failure> {
     let mut properties = PropertiesBuilder::from_text(record.properties().as_str());
     let id = OffsetMessageId { store_host: record.store_host(), physical_offset: record.physical_offset() }.to_string();
     let before = record.properties();

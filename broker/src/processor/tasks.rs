@@ -29,6 +29,8 @@ pub(super) fn spawn_all(group: &Group) {
     let this = run(group);
     tasks.spawn(async move { Box::pin(this.run_offset_flusher()).await });
     let this = run(group);
+    tasks.spawn(async move { Box::pin(this.run_pop_steps()).await });
+    let this = run(group);
     tasks.spawn(async move { Box::pin(this.run_delays()).await });
     let this = run(group);
     tasks.spawn(async move { Box::pin(this.run_transaction_checks()).await });
@@ -64,7 +66,11 @@ impl Group {
             if takes_over {
                 self.go_on_in_time();
             }
-            self.0.place.send_replace(place);
+            let before = self.0.place.send_replace(place);
+            if matches!(before, Place::Here { .. }) && before != place {
+                // Whoever waits here for messages goes to the new leader.
+                self.0.holds.wake_groups();
+            }
             if let Place::Here { term } = place
                 && takes_over
             {
@@ -141,10 +147,10 @@ impl Group {
     async fn run_holds(&self) {
         loop {
             for held in self.0.holds.take_woken() {
-                self.resume_pull(held);
+                self.resume(held);
             }
             for held in self.0.holds.take_due(now().instant) {
-                self.resume_pull(held);
+                self.resume(held);
             }
             let due = async {
                 match self.0.holds.next_deadline() {

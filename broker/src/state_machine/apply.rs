@@ -11,10 +11,11 @@ use protocol::message::{RecordError, RecordView, iter_records};
 use raft_store::LOST_STORE;
 
 use super::command::{
-    self, Command, IdentityRecord, IdentityWanted, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError, PutMode,
-    QueueKey, ResetHold,
+    self, Command, GroupQueue, IdentityRecord, IdentityWanted, OffsetCommit, OffsetsOfDeleted, Parsed, PayloadError,
+    PutMode, QueueKey, ResetHold,
 };
 use super::half::{GIVEN_UP_TOPIC, HALF_TOPIC, Half, HalfEnd, HalfPlace, Halves};
+use super::pop::{PopAction, PopStep, Pops};
 use super::reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 use super::state::{Counters, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicHandle};
 use super::topic::{PERM_ALL, QUEUES_MAX, TopicConfig};
@@ -217,6 +218,7 @@ impl State {
         let registry = Arc::clone(&self.registry);
         let registry = &mut *registry.write();
         let counters = &mut self.counters;
+        let pops = &self.pops;
         let result = match command {
             Command::Bootstrap(bootstrap) => {
                 if registry.names.is_some() {
@@ -253,6 +255,7 @@ impl State {
                         locks.retain(|queue, _| queue.topic != topic);
                         !locks.is_empty()
                     });
+                    pops.write().forget_topic(&topic);
                     registry.topic_version.bump(stamped_ms);
                     registry.topic_log.note(registry.topic_version.counter, topic);
                     Ok(CommandReply::Done)
@@ -280,6 +283,7 @@ impl State {
                     registry.resets.remove(&group);
                 }
                 registry.locks.remove(&group);
+                pops.write().forget_group(&group);
                 match registry.groups.remove(&group) {
                     None => Err(CommandRefused::NoGroup),
                     Some(_) => {
@@ -289,7 +293,7 @@ impl State {
                 }
             }
             Command::CommitOffsets { commits, stamped_ms } => {
-                Ok(commit_offsets(registry, counters, commits, stamped_ms))
+                Ok(commit_offsets(registry, counters, &mut pops.write(), commits, stamped_ms))
             }
             Command::ResetOffsets { group, topic, offsets, hold, stamped_ms } => match counters.topic(&topic) {
                 None => Err(CommandRefused::NoTopic),
@@ -299,6 +303,10 @@ impl State {
                 Some(_) => {
                     let stored = registry.offsets.entry(group.clone()).or_default().entry(topic.clone()).or_default();
                     stored.extend(offsets.iter().copied());
+                    let pops = &mut *pops.write();
+                    for (queue_id, _) in &offsets {
+                        pops.forget_queue(&group, &topic, *queue_id);
+                    }
                     if hold == ResetHold::UntilReleased {
                         registry.resets.entry(group.clone()).or_default().entry(topic).or_default().extend(offsets);
                     }
@@ -315,6 +323,7 @@ impl State {
                 Ok(CommandReply::Done)
             }
             Command::ClearOffsets { group, topic } => {
+                pops.write().forget_offsets(&group, topic.as_ref());
                 match topic {
                     None => {
                         registry.offsets.remove(&group);
@@ -334,6 +343,7 @@ impl State {
             Command::CloneOffsets { from, to, topic } => {
                 let offsets = registry.offsets.get(&from).and_then(|topics| topics.get(&topic)).cloned();
                 if let Some(offsets) = offsets {
+                    pops.write().forget_offsets(&to, Some(&topic));
                     registry.offsets.entry(to).or_default().entry(topic).or_default().extend(offsets);
                 }
                 Ok(CommandReply::Done)
@@ -432,6 +442,30 @@ impl State {
             Command::HideMessages { queues, stamped_ms: _ } => {
                 applied.hidden = queues.into_iter().filter_map(|(queue, end)| hide(counters, &queue, end)).collect();
                 Ok(CommandReply::Done)
+            }
+            Command::Pop { steps, stamped_ms } => Ok(pop(registry, counters, &mut pops.write(), steps, stamped_ms)),
+            Command::BuryPopped { queue, queue_offsets, stamped_ms } => {
+                let pops = &mut *pops.write();
+                if records.len() != queue_offsets.len() {
+                    Err(CommandRefused::Invalid("one dead letter must follow for each message"))
+                } else if !pops.are_due(&queue, &queue_offsets, stamped_ms) {
+                    Err(CommandRefused::NotDue)
+                } else if !records.iter().all(|record| has_queue(counters, record)) {
+                    Err(CommandRefused::NoQueue)
+                } else {
+                    pops.remove(&queue, &queue_offsets);
+                    store_committed(registry, pops, &queue);
+                    registry.offset_version.bump(stamped_ms);
+                    Ok(CommandReply::Done)
+                }
+            }
+            Command::PutRequestMode { group, topic, mode, stamped_ms: _ } => {
+                if registry.topics.contains_key(&topic) {
+                    pops.write().set_mode(group, topic, mode);
+                    Ok(CommandReply::Done)
+                } else {
+                    Err(CommandRefused::NoTopic)
+                }
             }
         };
         result.unwrap_or_else(CommandReply::Refused)
@@ -571,15 +605,13 @@ fn put_topics(
 fn commit_offsets(
     registry: &mut Registry,
     counters: &Counters,
+    pops: &mut Pops,
     commits: Vec<OffsetCommit>,
     stamped_ms: i64,
 ) -> CommandReply {
     let mut ignored = 0;
     for OffsetCommit { group, topic, queue_id, queue_offset } in commits {
-        let counter = counters
-            .topic(&topic)
-            .filter(|counters| queue_id < counters.queues)
-            .map(|counters| counters.counters.get(queue_id as usize).map_or(0, |counter| counter.next_offset));
+        let counter = end_of(counters, &topic, queue_id);
         let held = registry
             .resets
             .get(&group)
@@ -587,6 +619,7 @@ fn commit_offsets(
             .is_some_and(|queues| queues.contains_key(&queue_id));
         match counter {
             Some(next_offset) if queue_offset <= next_offset && !held => {
+                pops.forget_queue(&group, &topic, queue_id);
                 registry.offsets.entry(group).or_default().entry(topic).or_default().insert(queue_id, queue_offset);
             }
             _ => ignored += 1,
@@ -594,6 +627,54 @@ fn commit_offsets(
     }
     registry.offset_version.bump(stamped_ms);
     CommandReply::Committed { ignored }
+}
+
+fn pop(
+    registry: &mut Registry,
+    counters: &Counters,
+    pops: &mut Pops,
+    steps: Vec<PopStep>,
+    stamped_ms: i64,
+) -> CommandReply {
+    let mut outcomes = Vec::with_capacity(steps.len());
+    for step in steps {
+        let queue = step.queue.clone();
+        let GroupQueue { group, topic, queue_id } = &queue;
+        let end = end_of(counters, topic, *queue_id);
+        let stored = registry.offsets.get(group).and_then(|topics| topics.get(topic));
+        let stored = stored.and_then(|queues| queues.get(queue_id)).copied();
+        if let (PopAction::Take(_), Some(held)) =
+            (&step.action, registry.resets.get_mut(group).and_then(|topics| topics.get_mut(topic)))
+        {
+            // Its consumer pops, and need not be told where it goes on.
+            held.remove(queue_id);
+            registry.drop_empty(group);
+        }
+        outcomes.push(pops.step(step, end, stored));
+        store_committed(registry, pops, &queue);
+    }
+    registry.offset_version.bump(stamped_ms);
+    CommandReply::Popped { outcomes }
+}
+
+/// Stores the offset that follows from what a group has under way.
+fn store_committed(registry: &mut Registry, pops: &Pops, queue: &GroupQueue) {
+    let Some(committed) = pops.committed(queue) else { return };
+    let GroupQueue { group, topic, queue_id } = queue;
+    let known = registry.offsets.get_mut(group).and_then(|topics| topics.get_mut(topic));
+    match known {
+        Some(queues) => queues.insert(*queue_id, committed),
+        None => {
+            let topics = registry.offsets.entry(group.clone()).or_default();
+            topics.entry(topic.clone()).or_default().insert(*queue_id, committed)
+        }
+    };
+}
+
+/// The offset that the next message of a queue gets; none if there is no such queue.
+fn end_of(counters: &Counters, topic: &str, queue_id: u32) -> Option<u64> {
+    let topic = counters.topic(topic).filter(|topic| queue_id < topic.queues)?;
+    Some(topic.counters.get(queue_id as usize).map_or(0, |counter| counter.next_offset))
 }
 
 /// Whether `client_id` holds `queue` from now on. Leases that have ended are gone from `locks`.

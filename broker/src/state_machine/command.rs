@@ -14,8 +14,8 @@
 //! | .. | message records back to back, may be none |
 //!
 //! Command and records are applied together or not at all: when the command is refused, so is each record. Commands
-//! that move progress and append the message it stands for use [`Command::Append`] (delayed delivery) or
-//! [`Command::EndHalves`] (transactions).
+//! that move progress and append the message it stands for use [`Command::Append`] (delayed delivery),
+//! [`Command::EndHalves`] (transactions) or [`Command::BuryPopped`] (dead letters in POP mode).
 //!
 //! The variants and their fields are a disk format. Variants are appended, never reordered; a changed field is a new
 //! variant or a new version.
@@ -28,6 +28,7 @@ use protocol::{GroupName, NameError, TopicName};
 
 use super::group::GroupConfig;
 use super::half::{HalfEnd, HalfPlace};
+use super::pop::{PopStep, RequestMode};
 use super::topic::TopicConfig;
 
 /// The setting that says how the group flushes: [`FLUSH_SYNC`] or [`FLUSH_ASYNC`].
@@ -244,6 +245,38 @@ pub enum Command {
         /// When the leader proposed it.
         stamped_ms: i64,
     },
+    /// Gives messages to consumers in POP mode, and takes their acknowledgements. Each step is done or refused alone.
+    Pop {
+        /// The steps, in their order.
+        steps: Vec<PopStep>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Moves messages to the dead letters of a group: they are not under way any more, and their copies follow the
+    /// command.
+    ///
+    /// Refused, with its records, unless the time of all of them is over and every record has a queue to go to.
+    BuryPopped {
+        /// The group and the queue.
+        queue: GroupQueue,
+        /// The messages, ascending.
+        queue_offsets: Vec<u64>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Says how members of a group get the messages of a topic.
+    PutRequestMode {
+        /// The group.
+        #[bincode(with_serde)]
+        group: GroupName,
+        /// The topic.
+        #[bincode(with_serde)]
+        topic: TopicName,
+        /// How.
+        mode: RequestMode,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
 }
 
 /// A node that cannot go on under the identity it had.
@@ -323,6 +356,19 @@ pub struct OffsetCommit {
 /// A queue of this broker group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct QueueKey {
+    /// The topic.
+    #[bincode(with_serde)]
+    pub topic: TopicName,
+    /// The queue.
+    pub queue_id: u32,
+}
+
+/// A queue of this broker group as a consumer group reads it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+pub struct GroupQueue {
+    /// The group.
+    #[bincode(with_serde)]
+    pub group: GroupName,
     /// The topic.
     #[bincode(with_serde)]
     pub topic: TopicName,
@@ -443,7 +489,10 @@ impl Command {
             | Self::CountChecks { stamped_ms, .. }
             | Self::CarryHalves { stamped_ms, .. }
             | Self::ResumeHalf { stamped_ms, .. }
-            | Self::HideMessages { stamped_ms, .. } => Some(*stamped_ms),
+            | Self::HideMessages { stamped_ms, .. }
+            | Self::Pop { stamped_ms, .. }
+            | Self::BuryPopped { stamped_ms, .. }
+            | Self::PutRequestMode { stamped_ms, .. } => Some(*stamped_ms),
             Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
         }
     }

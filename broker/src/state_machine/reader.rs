@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::{GroupName, TopicName};
 use tokio::sync::watch;
 
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::{Half, Halves};
-use super::state::{DataVersion, Names, QueueLease, Registry};
+use super::pop::Pops;
+use super::state::{DataVersion, Names, QueueLease, Registry, State};
 use super::topic::TopicConfig;
 
 /// How the group flushes, and since which entry.
@@ -41,6 +42,7 @@ pub struct TopicChanges {
 pub struct StateReader {
     registry: Arc<RwLock<Registry>>,
     halves: Arc<RwLock<Halves>>,
+    pops: Arc<RwLock<Pops>>,
     /// Index of the last entry applied, plus one.
     applied_end: Arc<AtomicU64>,
     flush: watch::Receiver<Option<FlushSetting>>,
@@ -48,12 +50,12 @@ pub struct StateReader {
 
 impl StateReader {
     pub(super) fn new(
-        registry: Arc<RwLock<Registry>>,
-        halves: Arc<RwLock<Halves>>,
+        state: &State,
         applied_end: Arc<AtomicU64>,
         flush: watch::Receiver<Option<FlushSetting>>,
     ) -> Self {
-        Self { registry, halves, applied_end, flush }
+        let State { registry, halves, pops, .. } = state;
+        Self { registry: Arc::clone(registry), halves: Arc::clone(halves), pops: Arc::clone(pops), applied_end, flush }
     }
 
     /// How the group flushes, now and as it changes; none before anybody has said so.
@@ -224,6 +226,11 @@ impl StateReader {
     /// Whether a half message was given up, its copy is at `physical_offset`, and it was not resumed since.
     pub fn is_given_up(&self, physical_offset: u64) -> bool {
         self.halves.read().given_up.contains(&physical_offset)
+    }
+
+    /// What consumers in POP mode have under way. Not to be kept: apply waits for it.
+    pub(crate) fn pops(&self) -> RwLockReadGuard<'_, Pops> {
+        self.pops.read()
     }
 
     /// The identities given out so far.

@@ -1,5 +1,7 @@
 //! What apply answers to whoever proposed an entry.
 
+use super::pop::PopOutcome;
+
 /// The answer to one entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ApplyReply {
@@ -81,6 +83,11 @@ pub enum CommandReply {
         /// The identity.
         node_id: u64,
     },
+    /// What became of each step, in order.
+    Popped {
+        /// The outcomes.
+        outcomes: Vec<PopOutcome>,
+    },
     /// Nothing changed.
     Refused(CommandRefused),
 }
@@ -122,6 +129,9 @@ pub enum CommandRefused {
     /// The message given up was resumed before, or is not known any more.
     #[error("the message is not among those given up, or was resumed before")]
     NotGivenUp,
+    /// A message to be buried is not under way, or its time is not over.
+    #[error("a message is not under way any more, or was given again")]
+    NotDue,
     /// The identity belongs to another store, or the store to another identity.
     #[error("identity is taken")]
     IdentityTaken,

@@ -3,7 +3,7 @@
 //! | Bytes | Field |
 //! | --- | --- |
 //! | 0-7 | `GNTRYCKP` |
-//! | 8-11 | format version, 3 |
+//! | 8-11 | format version, 4 |
 //! | 12-19 | length of the image |
 //! | 20.. | the image, bincode 2 (standard configuration) |
 //! | last 4 | CRC-32 over all before |
@@ -20,6 +20,7 @@ use protocol::{GroupName, TopicName};
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::{Half, Halves};
+use super::pop::PopsImage;
 use super::state::{
     Counters, DataVersion, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicOffsets,
 };
@@ -27,7 +28,7 @@ use super::topic::TopicConfig;
 use super::topic_log::TopicLog;
 
 const MAGIC: [u8; 8] = *b"GNTRYCKP";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 
@@ -90,6 +91,7 @@ pub(crate) struct Image {
     /// By name.
     pub(crate) queues: Vec<TopicImage>,
     halves: HalvesImage,
+    pops: PopsImage,
 }
 
 /// Transactions that are pending or were given up.
@@ -129,6 +131,7 @@ impl State {
     pub(crate) fn to_image(&self, cluster_id: [u8; 16], resume: ResumeImage) -> Option<Image> {
         let registry = self.registry.read();
         let halves = self.halves.read();
+        let pops = self.pops.read();
         let mut topics: Vec<TopicConfig> = registry.topics.values().map(|topic| TopicConfig::clone(topic)).collect();
         topics.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let mut groups: Vec<GroupConfig> = registry.groups.values().map(|group| GroupConfig::clone(group)).collect();
@@ -163,6 +166,7 @@ impl State {
             identities: registry.identities.values().cloned().collect(),
             queues: queues.collect(),
             halves: HalvesImage { pending: halves.pending.clone(), given_up: halves.given_up.clone() },
+            pops: PopsImage::of(&pops),
         })
     }
 
@@ -179,6 +183,7 @@ impl State {
         *self.registry.write() = image.registry();
         let HalvesImage { pending, given_up } = image.halves.clone();
         *self.halves.write() = Halves { pending, given_up };
+        *self.pops.write() = image.pops.to_pops();
     }
 
     /// A state that starts from an image.

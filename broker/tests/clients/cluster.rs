@@ -15,7 +15,9 @@ use broker::state_machine::{self, StoreControl};
 use broker::store::StoreOptions;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use protocol::{RemotingCommand, RequestCode};
+use protocol::body::{QueueData, TopicRouteData};
+use protocol::header::Perm;
+use protocol::{RemotingCommand, RequestCode, TopicName};
 use raft_store::{ClusterId, FlushMode, Member};
 use remoting::{Channel, ChannelOptions, Connection, Handler, Responder, Server, ServerHandle};
 use tempfile::TempDir;
@@ -77,6 +79,18 @@ struct Registered;
 impl Registrar for Registered {
     fn topics_changed(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
+    }
+
+    fn route(&self, _topic: &TopicName) -> BoxFuture<'static, Option<TopicRouteData>> {
+        let queues = QueueData {
+            broker_name: BROKER.to_owned(),
+            perm: Perm::READ | Perm::WRITE,
+            read_queue_nums: 4,
+            write_queue_nums: 4,
+            topic_sys_flag: 0,
+        };
+        let route = TopicRouteData { queue_datas: vec![queues], ..TopicRouteData::default() };
+        Box::pin(std::future::ready(Some(route)))
     }
 }
 

@@ -342,19 +342,22 @@ async fn java_5_gets_the_answers_it_knows() {
         SEND_REPLY_MESSAGE_V2(325) x1: same
         LITE_PULL_MESSAGE(361) x3: same
         RECALL_MESSAGE(370) x1: 0 -> 3 ( request type 370 not supported)
-        QUERY_ASSIGNMENT(400) x2: 0 -> 3 ( request type 400 not supported)
-        SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 3 ( request type 401 not supported)
+        QUERY_ASSIGNMENT(400) x2: same
+        SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 26 (subscription group [j5_cg_pop] does not exist)
         9999 x1: same
-        POP_MESSAGE(200050) x4: 0 -> 3 ( request type 200050 not supported)
-        POP_MESSAGE(200050) x1: 210 -> 3 ( request type 200050 not supported)
-        POP_MESSAGE(200050) x1: 29 -> 3 ( request type 200050 not supported)
-        ACK_MESSAGE(200051) x3: 0 -> 3 ( request type 200051 not supported)
-        ACK_MESSAGE(200051) x1: 208 -> 3 ( request type 200051 not supported)
-        PEEK_MESSAGE(200052) x1: 0 -> 3 ( request type 200052 not supported)
-        CHANGE_MESSAGE_INVISIBLETIME(200053) x2: 0 -> 3 ( request type 200053 not supported)
-        NOTIFICATION(200054) x2: 0 -> 3 ( request type 200054 not supported)
-        POLLING_INFO(200055) x1: 0 -> 3 ( request type 200055 not supported)
-        BATCH_ACK_MESSAGE(200151) x1: 0 -> 3 ( request type 200151 not supported)
+        POP_MESSAGE(200050) x4: same
+        POP_MESSAGE(200050) x1: 0 -> 210 (NO_MESSAGE_IN_QUEUE)
+        POP_MESSAGE(200050) x1: 29: -invisibleTime -popTime -restNum -reviveQid
+        ACK_MESSAGE(200051) x1: same
+        ACK_MESSAGE(200051) x1: 0 -> 208 (offset is illegal: 0 of j5_pop@0 was not popped, or its time)
+        ACK_MESSAGE(200051) x1: 0 -> 208 (offset is illegal: 0 of j5_pop@2 was not popped, or its time)
+        ACK_MESSAGE(200051) x1: 0 -> 208 (offset is illegal: 0 of j5_pop@3 was not popped, or its time)
+        PEEK_MESSAGE(200052) x1: same
+        CHANGE_MESSAGE_INVISIBLETIME(200053) x1: 0 -> 208 (offset is illegal: 0 of j5_pop@1 was not popped, or its time)
+        CHANGE_MESSAGE_INVISIBLETIME(200053) x1: 0 -> 208 (offset is illegal: 0 of j5_popd@0 was not popped, or its tim)
+        NOTIFICATION(200054) x2: same
+        POLLING_INFO(200055) x1: same
+        BATCH_ACK_MESSAGE(200151) x1: same
     "#]],
     )
     .await;
@@ -400,12 +403,14 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
         SEND_REPLY_MESSAGE_V2(325) x1: same
         LITE_PULL_MESSAGE(361) x3: same
         RECALL_MESSAGE(370) x1: 0 -> 3 ( request type 370 not supported)
-        QUERY_ASSIGNMENT(400) x2: 0 -> 3 ( request type 400 not supported)
-        SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 3 ( request type 401 not supported)
-        3442 x6: same
-        3444 x1: same
-        3446 x2: same
-        3447 x1: same
+        QUERY_ASSIGNMENT(400) x2: same
+        SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 26 (subscription group [jb_cg_pop] does not exist)
+        3442 x3: 3 -> 0 (FOUND)
+        3442 x2: 3 -> 210 (NO_MESSAGE_IN_QUEUE)
+        3442 x1: 3 -> 29 (the number of messages to pop, 99, is greater than 32)
+        3444 x1: 3 -> 0 (FOUND)
+        3446 x2: 3 -> 0
+        3447 x1: 3 -> 0
         9999 x1: same
     "#]],
     )
@@ -587,7 +592,7 @@ async fn tools_get_the_answers_they_know() {
         QUERY_TOPICS_BY_CONSUMER(343) x1: same
         QUERY_SUBSCRIPTION_BY_CONSUMER(345) x1: same
         GET_TOPIC_CONFIG(351) x22: same
-        SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 3 ( request type 401 not supported)
+        SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 26 (subscription group [adm_clone] does not exist)
         GET_BROKER_HA_STATUS(907) x3: 0 -> 16 (there are no slaves: replicas agree through one log, with te)
         GET_COLD_DATA_FLOW_CTR_INFO(2003) x1: 0 -> 16 (reads of old messages are limited for all groups together: s)
         AUTH_CREATE_USER(3001) x1: 1 -> 16 (this broker has no users and no access control: who reaches )

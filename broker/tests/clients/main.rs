@@ -15,6 +15,7 @@ mod failover;
 mod full_disk;
 mod golden;
 mod kills;
+mod pop;
 mod reply;
 mod requests;
 mod transaction;
