@@ -24,7 +24,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * The Java side of a failover run: a producer that sends synchronously at a steady rate, and a push consumer.
+ * The Java side of a failover run: a producer that sends synchronously at a steady rate, and a push consumer, which pops
+ * if the variable COMPAT_POP is set.
  *
  * <p>Both keep the client's defaults. What happens goes to standard output, one line each, fields apart by blanks, times
  * in microseconds since 1970: {@code A stream number broker queue offset start duration attempts} for an acknowledged
@@ -56,6 +57,12 @@ public final class Failover {
         printer.setDaemon(true);
         printer.start();
 
+        DefaultMQProducer producer = new DefaultMQProducer(group + "_p");
+        producer.setNamesrvAddr(namesrv);
+        Attempts attempts = new Attempts();
+        producer.getDefaultMQProducerImpl().registerSendMessageHook(attempts);
+        producer.start();
+
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -67,13 +74,12 @@ public final class Failover {
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
+        if (System.getenv("COMPAT_POP") != null) {
+            Popping.popMode(producer, topic, group, 16);
+            Popping.leaveQueuesToBroker(consumer);
+        }
         consumer.start();
 
-        DefaultMQProducer producer = new DefaultMQProducer(group + "_p");
-        producer.setNamesrvAddr(namesrv);
-        Attempts attempts = new Attempts();
-        producer.getDefaultMQProducerImpl().registerSendMessageHook(attempts);
-        producer.start();
         List<Thread> streams = new ArrayList<>();
         for (int i = 0; i < STREAMS; i++) {
             String stream = "java" + i;

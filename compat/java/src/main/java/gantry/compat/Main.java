@@ -65,6 +65,7 @@ public final class Main {
         Bodies.register(scenarios);
         Pushing.register(scenarios);
         Later.register(scenarios);
+        Popping.register(scenarios);
         Exchanges.register(scenarios);
         Pulling.register(scenarios);
         Lookup.register(scenarios);

@@ -94,7 +94,7 @@ final class Pushing {
         });
     }
 
-    private static void awaitCover(List<String> expected, Inbox... inboxes) throws Exception {
+    static void awaitCover(List<String> expected, Inbox... inboxes) throws Exception {
         try {
             await(expected.size() + " messages at all members", 40, () -> new HashSet<>(all(inboxes)).containsAll(expected));
         } catch (AssertionError e) {
@@ -104,12 +104,12 @@ final class Pushing {
         }
     }
 
-    private static void exactlyOnce(List<String> expected, Inbox... inboxes) {
+    static void exactlyOnce(List<String> expected, Inbox... inboxes) {
         Set<String> wanted = new HashSet<>(expected);
         equal(expected, all(inboxes).stream().filter(wanted::contains).sorted().toList(), "messages while no queue moved");
     }
 
-    private static List<String> all(Inbox... inboxes) {
+    static List<String> all(Inbox... inboxes) {
         List<String> texts = new ArrayList<>();
         for (Inbox inbox : inboxes) {
             texts.addAll(inbox.texts());
@@ -130,7 +130,7 @@ final class Pushing {
         return consumer;
     }
 
-    private static void send(DefaultMQProducer producer, String topic, List<String> bodies) throws Exception {
+    static void send(DefaultMQProducer producer, String topic, List<String> bodies) throws Exception {
         for (String body : bodies) {
             sent(producer.send(message(topic, body)));
         }

@@ -1,0 +1,263 @@
+package gantry.compat;
+
+import static gantry.compat.Env.await;
+import static gantry.compat.Env.check;
+import static gantry.compat.Env.equal;
+import static gantry.compat.Env.message;
+import static gantry.compat.Env.sent;
+import static gantry.compat.Pushing.awaitCover;
+import static gantry.compat.Pushing.exactlyOnce;
+import static gantry.compat.Pushing.send;
+import static gantry.compat.Sending.numbered;
+
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.CopyOnWriteArrayList;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Push consumers in POP mode, which leave the sharing of queues to the broker. Only clients of 5.x can. */
+final class Popping {
+    /** The broker says who reads what when a member asks, every 20 s. */
+    private static final int REBALANCE_SECONDS = 60;
+    private static final long ADMIN_TIMEOUT_MS = 5_000;
+    /** The client's own pause before the first further try. */
+    private static final long FIRST_PAUSE_MS = 10_000;
+    /** The shortest that the client allows. */
+    private static final long INVISIBLE_MS = 5_000;
+
+    private Popping() {
+    }
+
+    static void register(Map<String, Main.Scenario> scenarios) {
+        boolean pops = List.of(DefaultMQPushConsumer.class.getMethods()).stream().anyMatch(m -> m.getName().equals("setClientRebalance"));
+        if (pops) {
+            scenarios.put("pop_cluster", Popping::cluster);
+            scenarios.put("pop_retry", Popping::retry);
+            scenarios.put("pop_timeout", Popping::timeout);
+            scenarios.put("pop_dead_letters", Popping::deadLetters);
+            scenarios.put("pop_restart", Popping::restart);
+        }
+    }
+
+    /** Two members share every queue: each message comes to one of them, once, also when one of them leaves. */
+    private static void cluster(Env env) throws Exception {
+        String topic = env.topic("t", 4);
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        popMode(producer, topic, group, 16);
+
+        Inbox first = new Inbox();
+        Inbox second = new Inbox();
+        member(env, group, topic, first);
+        DefaultMQPushConsumer leaver = member(env, group, topic, second);
+        send(producer, topic, numbered(0, 20));
+        awaitCover(numbered(0, 20), first, second);
+        int round = 0;
+        while ((first.size() < 50 || second.size() < 50) && round < 20) {
+            send(producer, topic, numbered(20 + round * 40, 60 + round * 40));
+            round++;
+            awaitCover(numbered(0, 20 + round * 40), first, second);
+        }
+        check(first.size() >= 50 && second.size() >= 50, "members of one group got " + first.size() + " and " + second.size() + " messages");
+        int sent = 20 + round * 40;
+        // It acknowledges what its listener has seen, a moment later.
+        Thread.sleep(1_000);
+        leaver.shutdown();
+        send(producer, topic, numbered(sent, sent + 100));
+        awaitCover(numbered(0, sent + 100), first, second);
+        exactlyOnce(numbered(0, sent + 100), first, second);
+        check(popped(first), "messages came without the property of a pop: this client pulls");
+        env.note(first.size() + " and " + second.size() + " messages");
+    }
+
+    /** A message that fails comes again, each time after a pause and with its count, until it succeeds. */
+    private static void retry(Env env) throws Exception {
+        String topic = env.topic("t", 2);
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        popMode(producer, topic, group, 16);
+        List<MessageExt> tries = new CopyOnWriteArrayList<>();
+        List<Long> times = new CopyOnWriteArrayList<>();
+        DefaultMQPushConsumer consumer = popper(env, group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+            times.add(System.currentTimeMillis());
+            tries.addAll(batch);
+            return batch.get(0).getReconsumeTimes() < 1 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        Message message = message(topic, "hard");
+        message.setKeys("key");
+        String id = sent(producer.send(message)).getMsgId();
+        await("two tries", 90, () -> tries.size() == 2);
+        for (int i = 0; i < 2; i++) {
+            MessageExt attempt = tries.get(i);
+            equal(i, attempt.getReconsumeTimes(), "the count of try " + i);
+            equal(topic, attempt.getTopic(), "the topic of try " + i);
+            equal("key", attempt.getKeys(), "the key of try " + i);
+            equal(id, attempt.getMsgId(), "the id of try " + i);
+        }
+        long pause = times.get(1) - times.get(0);
+        check(pause >= FIRST_PAUSE_MS - 500, "the second try came after " + pause + " ms");
+        Thread.sleep(2_500);
+        equal(2, tries.size(), "tries after one that succeeded");
+        env.note("again after " + pause + " ms");
+    }
+
+    /** A message whose listener takes too long is given to another member when its time is over. */
+    private static void timeout(Env env) throws Exception {
+        String topic = env.topic("t", 1);
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        popMode(producer, topic, group, 16);
+        List<Long> times = new CopyOnWriteArrayList<>();
+        List<Integer> counts = new CopyOnWriteArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            DefaultMQPushConsumer consumer = popper(env, group);
+            consumer.getClass().getMethod("setPopInvisibleTime", long.class).invoke(consumer, INVISIBLE_MS);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+                boolean isFirst = times.isEmpty();
+                times.add(System.currentTimeMillis());
+                counts.add(batch.get(0).getReconsumeTimes());
+                if (isFirst) {
+                    try {
+                        Thread.sleep(INVISIBLE_MS * 2);
+                    } catch (InterruptedException e) {
+                        Thread.currentThread().interrupt();
+                    }
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+        }
+        sent(producer.send(message(topic, "slow")));
+        await("two tries", 90, () -> times.size() == 2);
+        equal(List.of(0, 1), counts, "the counts of both tries");
+        long pause = times.get(1) - times.get(0);
+        check(pause >= INVISIBLE_MS - 500 && pause < INVISIBLE_MS + 3_000, "the second try came after " + pause + " ms");
+        Thread.sleep(INVISIBLE_MS + 2_000);
+        equal(2, times.size(), "tries after one that succeeded");
+        env.note("again after " + pause + " ms");
+    }
+
+    /** A message that fails more often than its group allows goes to the dead letters, once. */
+    private static void deadLetters(Env env) throws Exception {
+        String topic = env.topic("t", 1);
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        popMode(producer, topic, group, 1);
+        Inbox tries = new Inbox();
+        DefaultMQPushConsumer consumer = popper(env, group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+            tries.concurrently().consumeMessage(batch, context);
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+        });
+        consumer.start();
+        sent(producer.send(message(topic, "hopeless")));
+        await("two tries", 90, () -> tries.size() == 2);
+        String dead = "%DLQ%" + group;
+        await("the topic of dead letters", 90, () -> {
+            try {
+                return !producer.fetchPublishMessageQueues(dead).isEmpty();
+            } catch (Exception e) {
+                return false;
+            }
+        });
+        DefaultMQPushConsumer reader = env.pushConsumer(env.name("reader"));
+        reader.subscribe(dead, "*");
+        Inbox letters = new Inbox();
+        reader.registerMessageListener(letters.concurrently());
+        reader.start();
+        letters.awaitExactly(List.of("hopeless"), 60);
+        Thread.sleep(2_500);
+        equal(2, tries.size(), "tries of a group that takes a message twice");
+    }
+
+    /** A group that comes back gets what is new: nothing twice, nothing left out. */
+    private static void restart(Env env) throws Exception {
+        String topic = env.topic("t", 2);
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        popMode(producer, topic, group, 16);
+        Inbox before = new Inbox();
+        DefaultMQPushConsumer consumer = member(env, group, topic, before);
+        send(producer, topic, numbered(0, 100));
+        before.awaitExactly(numbered(0, 100), REBALANCE_SECONDS);
+        // The last acknowledgements are on their way.
+        Thread.sleep(1_000);
+        consumer.shutdown();
+        send(producer, topic, numbered(100, 200));
+        Inbox after = new Inbox();
+        member(env, group, topic, after);
+        after.awaitExactly(numbered(100, 200), REBALANCE_SECONDS);
+    }
+
+    private static DefaultMQPushConsumer member(Env env, String group, String topic, Inbox inbox) throws Exception {
+        DefaultMQPushConsumer consumer = popper(env, group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(inbox.concurrently());
+        consumer.start();
+        return consumer;
+    }
+
+    /** A consumer, not started, that lets the broker say how it gets its messages. */
+    private static DefaultMQPushConsumer popper(Env env, String group) throws Exception {
+        DefaultMQPushConsumer consumer = env.pushConsumer(group);
+        leaveQueuesToBroker(consumer);
+        return consumer;
+    }
+
+    static void leaveQueuesToBroker(DefaultMQPushConsumer consumer) throws Exception {
+        consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+    }
+
+    /** Lets a group, which is made for it, pop from a topic on every broker: what mqadmin does with two commands. */
+    static void popMode(DefaultMQProducer client, String topic, String group, int retries) throws Exception {
+        // The getter is spelled otherwise in 4.x.
+        MQClientInstance instance = (MQClientInstance) method(client.getDefaultMQProducerImpl(), "getmQClientFactory").invoke(client.getDefaultMQProducerImpl());
+        MQClientAPIImpl api = instance.getMQClientAPIImpl();
+        Set<String> masters = new TreeSet<>();
+        for (String broker : Env.brokerNames(client.fetchPublishMessageQueues(topic))) {
+            masters.add(instance.findBrokerAddressInPublish(broker));
+        }
+        for (String master : masters) {
+            Method create = method(api, "createSubscriptionGroup");
+            Object config = create.getParameterTypes()[1].getConstructor().newInstance();
+            config.getClass().getMethod("setGroupName", String.class).invoke(config, group);
+            config.getClass().getMethod("setRetryMaxTimes", int.class).invoke(config, retries);
+            call(create, api, master, config, ADMIN_TIMEOUT_MS);
+            Method set = method(api, "setMessageRequestMode");
+            Object pop = set.getParameterTypes()[3].getMethod("valueOf", String.class).invoke(null, "POP");
+            call(set, api, master, topic, group, pop, 8, ADMIN_TIMEOUT_MS);
+        }
+    }
+
+    private static Method method(Object target, String name) {
+        return List.of(target.getClass().getMethods()).stream().filter(m -> m.getName().equalsIgnoreCase(name)).findFirst().orElseThrow();
+    }
+
+    private static void call(Method method, Object target, Object... arguments) throws Exception {
+        try {
+            method.invoke(target, arguments);
+        } catch (InvocationTargetException e) {
+            throw e.getCause() instanceof Exception cause ? cause : e;
+        }
+    }
+
+    private static boolean popped(Inbox inbox) {
+        return inbox.messages().stream().allMatch(m -> m.getProperty("POP_CK") != null);
+    }
+}
