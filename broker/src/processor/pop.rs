@@ -43,6 +43,7 @@ use crate::forward::{Patience, Place, Repeat, Source};
 use crate::pull_hold::{Wait, Wanted};
 use crate::state_machine::command::GroupQueue;
 use crate::state_machine::pop::{Order, PopOutcome, PopRefused};
+use crate::state_machine::topic::PERM_READ;
 use crate::state_machine::{ApplyReply, Command, CommandRefused, CommandReply};
 
 pub(super) use self::choose::BusyQueues;
@@ -288,6 +289,10 @@ impl Group {
     }
 
     fn check_wish(&self, wish: &Wish<'_>) -> Result<PopTask, Failure> {
+        let live = self.live();
+        if live.permission & PERM_READ == 0 {
+            return Err(no_permission(format!("the broker[{}] popping message is forbidden", self.name())));
+        }
         let topic = self.0.state.topic(wish.topic).ok_or_else(|| Failure::no_topic(wish.topic))?;
         if !topic.is_readable() {
             return Err(no_permission(format!("the topic[{}] popping message is forbidden", wish.topic)));
@@ -308,7 +313,7 @@ impl Group {
             }
         };
         let group = self.0.state.group(wish.group);
-        if group.is_none() && !self.0.settings.auto_create_groups && !wish.group.is_system() {
+        if group.is_none() && !live.auto_create_groups && !wish.group.is_system() {
             return Err(Failure::no_group(wish.group));
         }
         if group.as_ref().is_some_and(|group| !group.consume_enable) {
