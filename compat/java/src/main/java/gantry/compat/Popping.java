@@ -229,6 +229,8 @@ final class Popping {
         // The getter is spelled otherwise in 4.x.
         MQClientInstance instance = (MQClientInstance) method(client.getDefaultMQProducerImpl(), "getmQClientFactory").invoke(client.getDefaultMQProducerImpl());
         MQClientAPIImpl api = instance.getMQClientAPIImpl();
+        // The addresses of brokers come with a route.
+        instance.updateTopicRouteInfoFromNameServer(topic);
         Set<String> masters = new TreeSet<>();
         for (String broker : Env.brokerNames(client.fetchPublishMessageQueues(topic))) {
             masters.add(instance.findBrokerAddressInPublish(broker));
