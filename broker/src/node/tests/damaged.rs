@@ -8,7 +8,7 @@ use protocol::{RemotingCommand, RequestCode};
 use raft_store::LogPosition;
 use remoting::Responder;
 
-use super::retire::{Cluster, FOR_EVER, send, soon, stored};
+use super::retire::{Cluster, keep_all, send, soon, stored};
 use super::*;
 use crate::node::group::Running;
 use crate::raft::repair::DropsOld;
@@ -22,7 +22,7 @@ const SEGMENT: u64 = 64 << 10;
 fn small(dir: &Path) -> Options {
     let mut options = options(dir);
     options.storage.segment_bytes = SEGMENT;
-    options.retention.time = FOR_EVER;
+    keep_all(&mut options);
     options
 }
 
@@ -38,10 +38,11 @@ async fn running(node: &Node, group: usize) -> Arc<Running> {
 async fn fill(running: &Running, messages: usize) {
     let topics = vec![TopicConfig::new(topic("A"), 1, 6)];
     let put = Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 };
-    running.raft.propose_command(&put).await.unwrap();
+    let (_, mut last) = running.raft.propose_command(&put).await.unwrap();
     for _ in 0..messages {
-        running.raft.propose(pack(&[message("A", 0, &"x".repeat(4 << 10))])).await.unwrap();
+        (_, last) = running.raft.propose(pack(&[message("A", 0, &"x".repeat(4 << 10))])).await.unwrap();
     }
+    soon("consumers see all of it", running.store.wait_dispatched(last.index.get())).await.unwrap();
 }
 
 fn segment(dir: &Path, group: &str, number: u64) -> PathBuf {
@@ -68,16 +69,16 @@ fn ask(group: &NodeGroup, code: RequestCode) -> (i32, String) {
 }
 
 async fn failed(node: &Node, group: usize) -> GroupStatus {
-    soon("a group that has failed", async {
-        loop {
-            let status = node.shared.status().groups[group].clone();
-            if status.role == ReplicaRole::Failed {
-                return status;
-            }
+    let status = || node.shared.status().groups[group].clone();
+    let failed = async {
+        while status().role != ReplicaRole::Failed {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-    })
-    .await
+    };
+    if tokio::time::timeout(Duration::from_secs(20), failed).await.is_err() {
+        panic!("it has not failed: {:?}", status());
+    }
+    status()
 }
 
 /// The second group has failed at `position` of its log, everybody is told, and the first one serves.
@@ -326,6 +327,8 @@ async fn a_log_that_is_whole_needs_no_checkpoint() {
     std::fs::write(checkpoints.join("current"), [7; 12]).unwrap();
     let node = start(small(dir.path()), false).await.unwrap();
     let again = self::running(&node, 1).await;
+    let last = again.log.watermarks().last.unwrap().index.get();
+    soon("everything is applied", again.store.wait_dispatched(last)).await.unwrap();
     assert_eq!(offsets(&again), expected);
     drop(again);
     stop(node).await;

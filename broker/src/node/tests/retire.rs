@@ -22,8 +22,13 @@ const GROUP: &str = "broker-a";
 /// Longer than anything here takes; a test that needs it has failed.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Test messages are stamped with a time long ago, and stay all the same.
-pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+/// Test messages are stamped with a time long ago, and the machine's disk may be nearly full: nothing is dropped for
+/// either.
+pub(super) fn keep_all(options: &mut Options) {
+    options.retention.time = Duration::from_secs(1 << 32);
+    (options.storage.disk.early_percent, options.storage.disk.forced_percent) = (100, 100);
+    options.storage.disk.free_percent_min = 0;
+}
 
 /// Clusters of several nodes run one after the other, or they starve each other of time.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -80,7 +85,7 @@ impl Cluster {
             );
             let mut options = Options::parse(Path::new("test.toml"), &text).unwrap();
             options.storage.segment_bytes = segment_bytes;
-            options.retention.time = FOR_EVER;
+            keep_all(&mut options);
             if let FlushOptions::Async { interval } = &mut options.storage.flush {
                 // Longer than a busy machine takes between what a test writes and the cut.
                 *interval = Duration::from_secs(5);
