@@ -5,16 +5,29 @@ mod retire;
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::atomic::AtomicU16;
 
 use super::*;
 use crate::http::{Admin, GroupStatus, MetricsText, ReplicaRole};
 use crate::node::damaged::describe_failure;
 
+/// An address that nobody uses and that no connection is given: a node that is started again finds its ports free.
+fn free_addr() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Below the ports that the system gives out, and each test process from a place of its own.
+    let first = std::process::id() % 12_000;
+    loop {
+        let port = 20_000 + (first + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % 12_000;
+        let addr = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
+        if TcpListener::bind(addr).is_ok() {
+            return addr;
+        }
+    }
+}
+
 /// A single node with two groups in `dir`, on ports that are free now.
 fn options(dir: &Path) -> Options {
-    let held: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addrs: Vec<_> = held.iter().map(|listener| listener.local_addr().unwrap()).collect();
-    let [raft, http, a, b] = addrs[..] else { unreachable!("four were bound") };
+    let [raft, http, a, b] = std::array::from_fn(|_| free_addr());
     let group = |name: &str, addr: SocketAddr| {
         format!(
             "[[group]]\nname = \"{name}\"\nclient_listen = \"{addr}\"\n[[group.member]]\nnode = \"n1\"\nid = 1\n\
@@ -192,7 +205,7 @@ async fn what_somebody_else_wrote_is_refused_with_what_was_found_and_what_to_do(
     #[expect(clippy::disallowed_methods, reason = "an operator's mistake with directories, which need not last")]
     let swap = || {
         for (from, to) in [(&a, &aside), (b, &a), (&aside, b)] {
-            std::fs::rename(from, to).unwrap();
+            raft_store::durable::rename(from, to).unwrap();
         }
     };
     swap();

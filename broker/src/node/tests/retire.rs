@@ -52,9 +52,7 @@ impl Cluster {
 
     pub(super) async fn start_with(flush: &str, segment_bytes: u64) -> Self {
         let alone = ONE_AT_A_TIME.lock().await;
-        let held: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addrs: Vec<_> = held.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        drop(held);
+        let addrs: [SocketAddr; 9] = std::array::from_fn(|_| free_addr());
         let members: String = (0..3)
             .map(|at| {
                 format!(
