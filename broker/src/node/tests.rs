@@ -202,7 +202,6 @@ async fn what_somebody_else_wrote_is_refused_with_what_was_found_and_what_to_do(
     std::fs::remove_file(&foreign).unwrap();
 
     let (a, b, aside) = (dir.path().join("broker-a"), &group, dir.path().join("aside"));
-    #[expect(clippy::disallowed_methods, reason = "an operator's mistake with directories, which need not last")]
     let swap = || {
         for (from, to) in [(&a, &aside), (b, &a), (&aside, b)] {
             raft_store::durable::rename(from, to).unwrap();
