@@ -31,7 +31,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts a cluster and waits until every group has a leader.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), args)
+    }
+
+    /// The same in a directory that may hold something already.
+    pub(crate) fn start_in(dir: TempDir, args: &[&str]) -> Self {
         let base_port = free_base_port();
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let parent = start_parent(dir.path(), base_port, &args);

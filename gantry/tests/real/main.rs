@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cluster;
+mod full_disk;
 mod join;
 mod power;
 

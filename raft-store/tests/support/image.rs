@@ -4,6 +4,10 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A mounted image. Unmounted and removed when dropped.
 pub(crate) struct Image {
@@ -92,23 +96,55 @@ impl Image {
         let taken = free.saturating_sub(bytes);
         if taken > 0 {
             // A little less than all can be taken at once: the file needs blocks to be found by.
-            let first = (taken - taken / 100).to_string();
-            run("fallocate", &["-l", &first, &self.filler().display().to_string()]).unwrap();
+            let first = if bytes == 0 { taken - taken / 100 } else { taken };
+            run("fallocate", &["-l", &first.to_string(), &self.filler().display().to_string()]).unwrap();
         }
         if bytes == 0 {
-            let filler = File::options().create(true).append(true).open(self.filler()).unwrap();
-            for step in [1 << 20, 4096, 512] {
-                let bytes = vec![1; step];
-                while std::io::Write::write_all(&mut &filler, &bytes).is_ok() {}
-            }
-            let _ = filler.sync_all();
+            take_all(&self.filler());
         }
+    }
+
+    /// Takes every block that becomes free, until the result is dropped.
+    pub(crate) fn keep_full(&self) -> KeepFull {
+        let (stop, filler) = (Arc::new(AtomicBool::new(false)), self.filler());
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                take_all(&filler);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        KeepFull { stop, thread: Some(thread) }
     }
 
     /// Gives back what was taken.
     pub(crate) fn empty(&self) {
         let _ = fs::remove_file(self.filler());
     }
+}
+
+/// See [`Image::keep_full`].
+pub(crate) struct KeepFull {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for KeepFull {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn take_all(filler: &Path) {
+    let filler = File::options().create(true).append(true).open(filler).unwrap();
+    for step in [1 << 20, 4096, 512] {
+        let bytes = vec![1; step];
+        while std::io::Write::write_all(&mut &filler, &bytes).is_ok() {}
+    }
+    let _ = filler.sync_all();
 }
 
 impl Drop for Image {
