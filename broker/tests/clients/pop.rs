@@ -11,7 +11,7 @@ use protocol::message::iter_records;
 use protocol::{PopHandle, RemotingCommand, RequestCode};
 
 use crate::cluster::{BROKER, Client, Cluster, soon};
-use crate::requests::{check, heartbeat, message, offsets, pull, request};
+use crate::requests::{check, heartbeat, message, offsets, pull, request, settled};
 
 fn now_ms() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
@@ -92,6 +92,14 @@ fn popped(answer: &RemotingCommand) -> Vec<Popped> {
     all
 }
 
+/// Sends messages and waits until all of them can be popped, which is later than their acknowledgement.
+async fn send(client: &Client, messages: impl IntoIterator<Item = RemotingCommand>) {
+    for message in messages {
+        check(&client.call(message).await, 0, &[]);
+    }
+    settled(client).await;
+}
+
 async fn acknowledge(client: &Client, topic: &str, message: &Popped) -> i32 {
     client.call(message.request(RequestCode::ACK_MESSAGE, topic)).await.code
 }
@@ -119,11 +127,9 @@ async fn put_group(client: &Client, retry_max_times: i32) {
 async fn a_message_comes_back_until_it_is_acknowledged() {
     let cluster = Cluster::start(1).await;
     let client = cluster.leader().await.client();
-    for queue_id in 0..3 {
-        check(&client.call(message("T", queue_id, &queue_id.to_string(), "")).await, 0, &[]);
-    }
-    let answer = client.call(pop("T", 32, 1_500, 10_000)).await;
-    check(&answer, 0, &[("restNum", "0"), ("reviveQid", "0"), ("invisibleTime", "1500")]);
+    send(&client, (0..3).map(|queue_id| message("T", queue_id, &queue_id.to_string(), ""))).await;
+    let answer = client.call(pop("T", 32, 3_000, 10_000)).await;
+    check(&answer, 0, &[("restNum", "0"), ("reviveQid", "0"), ("invisibleTime", "3000")]);
     let mut first = popped(&answer);
     first.sort_by_key(|message| message.queue_id);
     assert_eq!(
@@ -133,21 +139,21 @@ async fn a_message_comes_back_until_it_is_acknowledged() {
     assert_eq!(lag(&client, "T").await, (3, 3));
     assert_eq!(acknowledge(&client, "T", &first[1]).await, 0);
     assert_eq!(acknowledge(&client, "T", &first[1]).await, 0, "once more");
-    let hide = first[2].request(RequestCode::CHANGE_MESSAGE_INVISIBLETIME, "T").with_ext("invisibleTime", 3_000);
+    let hide = first[2].request(RequestCode::CHANGE_MESSAGE_INVISIBLETIME, "T").with_ext("invisibleTime", 6_000);
     let hidden = client.call(hide.clone()).await;
-    check(&hidden, 0, &[("invisibleTime", "3000"), ("reviveQid", "0")]);
+    check(&hidden, 0, &[("invisibleTime", "6000"), ("reviveQid", "0")]);
     check(&client.call(hide).await, 208, &[]);
     assert_eq!(lag(&client, "T").await, (2, 2));
 
     // Who waits gets what comes back, when its time is over and not before.
     let again = popped(&client.call(pop("T", 32, 60_000, 10_000)).await);
-    assert!(now_ms() >= first[0].pop_time + 1_500);
+    assert!(now_ms() >= first[0].pop_time + 3_000);
     assert_eq!(again.iter().map(|message| (&*message.body, message.times)).collect::<Vec<_>>(), [("0", 1)]);
     assert_eq!(acknowledge(&client, "T", &first[0]).await, 208, "another has it now");
     assert_eq!(acknowledge(&client, "T", &again[0]).await, 0);
     let last = popped(&client.call(pop("T", 32, 60_000, 10_000)).await);
     let hidden_at: i64 = hidden.ext.get("popTime").unwrap().parse().unwrap();
-    assert!(now_ms() >= hidden_at + 3_000);
+    assert!(now_ms() >= hidden_at + 6_000);
     assert_eq!(last.iter().map(|message| (&*message.body, message.times)).collect::<Vec<_>>(), [("2", 1)]);
     assert_eq!(acknowledge(&client, "T", &last[0]).await, 0);
     assert_eq!(lag(&client, "T").await, (0, 0));
@@ -164,7 +170,7 @@ async fn a_message_given_too_often_goes_to_the_dead_letters_once() {
     let cluster = Cluster::start(1).await;
     let client = cluster.leader().await.client();
     put_group(&client, 1).await;
-    check(&client.call(message("T", 0, "hopeless", "KEYS\u{1}k\u{2}")).await, 0, &[]);
+    send(&client, [message("T", 0, "hopeless", "KEYS\u{1}k\u{2}")]).await;
     for times in 0..2 {
         let given = popped(&client.call(pop("T", 32, 1, 10_000)).await);
         assert_eq!(
@@ -172,7 +178,7 @@ async fn a_message_given_too_often_goes_to_the_dead_letters_once() {
             [("hopeless", times)]
         );
     }
-    check(&client.call(message("T", 0, "next", "")).await, 0, &[]);
+    send(&client, [message("T", 0, "next", "")]).await;
     let next = popped(&client.call(pop("T", 32, 60_000, 10_000)).await);
     assert_eq!(next.iter().map(|message| &*message.body).collect::<Vec<_>>(), ["next"]);
     let dead = client.call(pull("%DLQ%g", 0, 0, 6, 10_000)).await;
@@ -190,9 +196,7 @@ async fn what_is_under_way_survives_the_leader() {
     let mut cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     let (leader_id, client) = (leader.id, leader.client());
-    for number in 0..10 {
-        check(&client.call(message("T", 0, &number.to_string(), "")).await, 0, &[]);
-    }
+    send(&client, (0..10).map(|number| message("T", 0, &number.to_string(), ""))).await;
     let given = popped(&client.call(pop("T", 8, 4_000, 10_000)).await);
     assert_eq!(given.len(), 8);
     for message in &given[..3] {
@@ -235,7 +239,7 @@ async fn a_pop_waits_at_a_follower_though_leaders_go() {
     let (leader, follower) = (cluster.leader().await.id, cluster.follower().await.id);
     let third = *cluster.nodes.keys().find(|id| ![leader, follower].contains(id)).unwrap();
     let client = cluster.nodes[&follower].client();
-    check(&client.call(message("T", 0, "first", "")).await, 0, &[]);
+    send(&client, [message("T", 0, "first", "")]).await;
     let first = popped(&client.call(pop("T", 32, 60_000, 10_000)).await);
     assert_eq!(acknowledge(&client, "T", &first[0]).await, 0);
 
@@ -249,7 +253,7 @@ async fn a_pop_waits_at_a_follower_though_leaders_go() {
     cluster.nodes.remove(&leader).unwrap().stop().await;
     cluster.leader().await;
     let other = cluster.nodes[&third].client();
-    check(&other.call(message("T", 1, "second", "")).await, 0, &[]);
+    send(&other, [message("T", 1, "second", "")]).await;
     let second = popped(&soon("the pop is answered", waiting).await.unwrap());
     assert_eq!(second.iter().map(|message| (&*message.body, message.times)).collect::<Vec<_>>(), [("second", 0)]);
     assert_eq!(acknowledge(&other, "T", &second[0]).await, 0);
@@ -298,9 +302,7 @@ async fn members_never_get_the_same_message() {
 async fn in_order_nothing_comes_before_what_is_under_way() {
     let cluster = Cluster::start(1).await;
     let client = cluster.leader().await.client();
-    for number in 0..4 {
-        check(&client.call(message("T", 0, &number.to_string(), "")).await, 0, &[]);
-    }
+    send(&client, (0..4).map(|number| message("T", 0, &number.to_string(), ""))).await;
     let ordered =
         |count, poll_ms, attempt| with(with(pop("T", count, 60_000, poll_ms), "order", "true"), "attemptId", attempt);
     let answer = client.call(ordered(2, 10_000, "a")).await;
@@ -341,10 +343,8 @@ async fn in_order_nothing_comes_before_what_is_under_way() {
 async fn a_subscription_leaves_out_what_it_does_not_want() {
     let cluster = Cluster::start(1).await;
     let client = cluster.leader().await.client();
-    for number in 0..6 {
-        let properties = ["TAGS\u{1}A\u{2}n\u{1}1\u{2}", "TAGS\u{1}B\u{2}n\u{1}2\u{2}"][number % 2];
-        check(&client.call(message("T", 0, &number.to_string(), properties)).await, 0, &[]);
-    }
+    let properties = ["TAGS\u{1}A\u{2}n\u{1}1\u{2}", "TAGS\u{1}B\u{2}n\u{1}2\u{2}"];
+    send(&client, (0..6).map(|number| message("T", 0, &number.to_string(), properties[number % 2]))).await;
     let tagged = with(pop("T", 2, 60_000, 10_000), "exp", "B");
     let given = popped(&client.call(tagged.clone()).await);
     assert_eq!(given.iter().map(|message| &*message.body).collect::<Vec<_>>(), ["1", "3"]);
@@ -354,7 +354,7 @@ async fn a_subscription_leaves_out_what_it_does_not_want() {
     assert_eq!(given.iter().map(|message| &*message.body).collect::<Vec<_>>(), ["5"]);
     check(&client.call(with(pop("T", 2, 60_000, 0), "exp", " || ")).await, 23, &[]);
 
-    check(&client.call(message("T", 0, "6", "TAGS\u{1}A\u{2}")).await, 0, &[]);
+    send(&client, [message("T", 0, "6", "TAGS\u{1}A\u{2}")]).await;
     check(&client.call(with(pop("T", 2, 60_000, 0), "exp", "B")).await, 210, &[]);
     // What was left out is consumed.
     assert_eq!(lag(&client, "T").await, (3, 3));
@@ -370,9 +370,7 @@ async fn a_subscription_leaves_out_what_it_does_not_want() {
 async fn a_group_goes_on_where_it_is_set() {
     let cluster = Cluster::start(1).await;
     let client = cluster.leader().await.client();
-    for number in 0..6 {
-        check(&client.call(message("T", 0, &number.to_string(), "")).await, 0, &[]);
-    }
+    send(&client, (0..6).map(|number| message("T", 0, &number.to_string(), ""))).await;
     put_group(&client, 16).await;
     let commit = offsets(RequestCode::UPDATE_CONSUMER_OFFSET, "g", "T", 0).with_ext("commitOffset", 4);
     check(&client.call(commit.clone()).await, 0, &[]);
@@ -419,7 +417,7 @@ async fn a_group_goes_on_where_it_is_set() {
 async fn the_broker_says_who_reads_which_queue_and_how() {
     let cluster = Cluster::start(1).await;
     let client = cluster.leader().await.client();
-    check(&client.call(message("T", 0, "any", "")).await, 0, &[]);
+    send(&client, [message("T", 0, "any", "")]).await;
     put_group(&client, 16).await;
     check(&client.call(heartbeat("c1", "g", "T")).await, 0, &[]);
     check(&client.call(heartbeat("c2", "g", "T")).await, 0, &[]);
