@@ -110,6 +110,7 @@ fn main() {
         transaction_id: Some("7F0000017DF54E0E2F2A95E869BE0002"),
         region: Some("DefaultRegion"),
         trace_on: Some(true),
+        recall_handle: None,
     };
     measure("build and encode a send answer", || {
         out.clear();

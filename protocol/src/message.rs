@@ -5,6 +5,7 @@ mod compression;
 mod hash;
 mod id;
 mod properties;
+mod recall;
 mod record;
 mod sys_flag;
 
@@ -14,6 +15,7 @@ pub use compression::{InflateError, inflate};
 pub use hash::{body_crc, index_key_hash, java_hash_code, tags_code};
 pub use id::{OffsetMessageId, OffsetMessageIdError, UniqueKeyParts, unique_key};
 pub use properties::{Properties, PropertiesBuilder, PropertiesError, property};
+pub use recall::{RecallHandle, RecallHandleError};
 pub use record::{
     NewMessage, RecordError, RecordView, Records, encode_record, iter_records, patch_offsets, patch_reconsume_times,
 };

@@ -68,6 +68,7 @@ impl Group {
             transaction_id: None,
             region: Some(DEFAULT_REGION),
             trace_on: Some(true),
+            recall_handle: None,
         }
         .encode_into(&mut answer.ext);
         Ok(answer)

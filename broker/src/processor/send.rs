@@ -141,6 +141,7 @@ impl Group {
             transaction_id: unique_key.as_deref(),
             region: Some(DEFAULT_REGION),
             trace_on: Some(true),
+            recall_handle: None,
         }
         .encode_into(&mut answer.ext);
         Ok(answer)

@@ -347,6 +347,7 @@ impl State {
             transaction_id: None,
             region: None,
             trace_on: None,
+            recall_handle: None,
         }
         .encode_into(&mut answer.ext);
         responder.send(answer);

@@ -233,6 +233,8 @@ pub struct SendResponse<'a> {
     pub region: Option<&'a str>,
     /// Whether the sender should trace the message.
     pub trace_on: Option<bool>,
+    /// Takes a timer message back: see [`RecallHandle`](crate::message::RecallHandle).
+    pub recall_handle: Option<&'a str>,
 }
 
 /// The region of a broker that was not given another.
@@ -252,6 +254,7 @@ impl<'a> SendResponse<'a> {
             transaction_id: ext.get_non_empty("transactionId"),
             region: ext.get_non_empty("MSG_REGION"),
             trace_on: ext.read("TRACE_ON")?,
+            recall_handle: ext.get_non_empty("recallHandle"),
         })
     }
 
@@ -267,6 +270,9 @@ impl<'a> SendResponse<'a> {
             ext.push("MSG_REGION", region);
         }
         ext.write("TRACE_ON", &self.trace_on);
+        if let Some(handle) = self.recall_handle {
+            ext.push("recallHandle", handle);
+        }
     }
 }
 
