@@ -208,9 +208,14 @@ pub struct BrokerOptions {
     pub message_bytes_max: usize,
     /// How long messages wait on each delay level.
     pub delay_levels: DelayLevels,
+    /// No message waits longer for a time of its own.
+    pub timer_delay_max: Duration,
     /// How producers are asked about their transactions.
     pub transactions: TransactionSettings,
 }
+
+/// The longest that a message may wait for a time of its own.
+const TIMER_DELAY_MAX: Duration = Duration::from_secs(40 * 86_400);
 
 /// Smallest segment: a segment must hold the largest record with room to spare.
 const SEGMENT_BYTES_MIN: u64 = 16 << 20;
@@ -510,8 +515,16 @@ fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
         auto_create_queues: broker.auto_create_queues,
         message_bytes_max: usize::try_from(broker.message_bytes_max).expect("limited above"),
         delay_levels: DelayLevels::parse(&broker.delay_levels).map_err(|why| format!("broker.delay_levels: {why}"))?,
+        timer_delay_max: check_timer_delay(broker.timer_delay_max)?,
         transactions: check_transactions(broker)?,
     })
+}
+
+fn check_timer_delay(max: Duration) -> Result<Duration, String> {
+    if (Duration::from_secs(1)..=TIMER_DELAY_MAX).contains(&max) {
+        return Ok(max);
+    }
+    Err(format!("broker.timer_delay_max is {max:?}, allowed are 1s to 40d"))
 }
 
 fn check_transactions(broker: &file::Broker) -> Result<TransactionSettings, String> {

@@ -114,8 +114,8 @@ impl Patience {
             RequestCode::ACK_MESSAGE | RequestCode::BATCH_ACK_MESSAGE => patience(2_000, 2_800, Repeat::Harmless),
             RequestCode::CHANGE_MESSAGE_INVISIBLETIME => patience(2_000, 2_800, Repeat::Shows),
             RequestCode::PEEK_MESSAGE | RequestCode::POLLING_INFO => patience(2_000, 2_700, Repeat::Harmless),
-            // Go waits 3 s. A transaction ends once.
-            RequestCode::END_TRANSACTION => patience(2_000, 2_800, Repeat::Harmless),
+            // Clients wait 3 s. A transaction ends once, and so does a timer.
+            RequestCode::END_TRANSACTION | RequestCode::RECALL_MESSAGE => patience(2_000, 2_800, Repeat::Harmless),
             // Go waits 3 s, the others 5 s.
             RequestCode::QUERY_CONSUMER_OFFSET if language == LanguageCode::Go => {
                 patience(2_500, 2_700, Repeat::Harmless)

@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `send` | 10 310 320 | the leader; encoded, handed to the sequencer, answered when applied |
 //! | `send_back` | 36 | the leader |
+//! | `timer` | 370 | the leader |
 //! | `transaction` | 37 323, and 39 to producers | the leader; a producer may be connected to another replica |
 //! | `reply` | 324 325, and 326 to requesters | the leader; a requester may be connected to another replica |
 //! | `pull` | 11 361 | any replica within what it has applied; the leader beyond |
@@ -27,6 +28,7 @@ mod admin_group;
 mod admin_topic;
 pub(crate) mod answer;
 mod assignment;
+mod carry;
 mod client;
 mod consume_stats;
 mod delay;
@@ -46,7 +48,9 @@ mod send;
 mod send_back;
 mod stats;
 mod tasks;
+mod timer;
 mod transaction;
+mod waiting;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -85,6 +89,7 @@ use crate::store::{ArrivalListener, MessageStore};
 
 pub use self::filter::{MessageFilter, SqlFilter};
 pub use self::transaction::TransactionSettings;
+pub use self::waiting::DelayedMessages;
 
 /// What an operator sets about one group.
 #[derive(Debug, Clone)]
@@ -107,6 +112,8 @@ pub struct GroupSettings {
     pub message_bytes_max: usize,
     /// How long messages wait on each delay level.
     pub delay_levels: DelayLevels,
+    /// No message waits longer for a time of its own.
+    pub timer_delay_max: Duration,
     /// How producers are asked about their transactions.
     pub transactions: TransactionSettings,
     /// How long messages stay.
@@ -444,6 +451,7 @@ impl Group {
                 self.send_reply(request, origin).await
             }
             RequestCode::END_TRANSACTION => self.end_transaction(request).await,
+            RequestCode::RECALL_MESSAGE => self.recall_message(request).await,
             RequestCode::RESUME_CHECK_HALF_MESSAGE => self.resume_check(request).await,
             RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.pull_for_certain(request).await,
             RequestCode::POP_MESSAGE | RequestCode::NOTIFICATION => self.pop(request).await,

@@ -6,7 +6,7 @@
 //!  sealed segments, with their stamps and checkpoints --+
 //!  clock (believed?), hour, pressure of the disk -------+--> decide --> checkpoint of the last entry to go
 //!  what healthy replicas still lack (leader only) ------+                  |  becomes Raft's snapshot, durably
-//!  delayed messages, transactions that are pending -----'                  |
+//!  delayed messages, transactions that are pending -----'                  |  (a leader appends these again first)
 //!                                                                          |  minimums of queues rise, derived files go
 //!                                                                          v
 //!                                                                      Raft purges: mark synced, then segments unlinked
@@ -23,6 +23,7 @@ mod owed;
 mod topics;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,8 +49,19 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(30);
 /// A purge that nobody holds back happens at once.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// While the disk fills, at most this part of what goes may have to be appended again.
+const FORCED_SHARE: u64 = 2;
 /// Streams that hold a purge back are broken so many times before it is left to the next look.
 const BREAKS_MAX: usize = 10;
+
+/// Appends messages again that wait in a part of the log that is to go.
+pub(crate) trait Carrier: Send + Sync {
+    /// Appends again what waits before `below` in the log, and says how many messages that were.
+    ///
+    /// # Errors
+    /// This replica does not lead, or the log cannot be read or written. What was moved stays moved.
+    fn carry(&self, below: u64) -> BoxFuture<'_, io::Result<u64>>;
+}
 
 /// Drops segments of one replica.
 pub(crate) struct GroupRetention {
@@ -63,6 +75,8 @@ pub(crate) struct GroupRetention {
     refused: Mutex<BTreeSet<u64>>,
     store: MessageStore,
     state: StateReader,
+    /// Moves what is owed when this replica leads; none: what is owed stays, and all behind it.
+    carrier: Mutex<Option<Arc<dyn Carrier>>>,
     figures: Mutex<Figures>,
     dropped: AtomicU64,
     topics: TopicRetention,
@@ -73,6 +87,7 @@ pub(crate) struct Survey {
     sealed: Vec<Candidate>,
     applied: u64,
     needed_after: Option<u64>,
+    /// The first entry that keeps its segment because of what waits in it.
     owed_from: Option<u64>,
 }
 
@@ -129,10 +144,22 @@ impl GroupRetention {
             refused: Mutex::default(),
             store,
             state,
+            carrier: Mutex::default(),
             figures: Mutex::default(),
             dropped: AtomicU64::new(0),
             topics: TopicRetention::default(),
         }
+    }
+
+    /// Lets what waits in old segments be moved by `carrier` from now on.
+    pub(crate) fn carry_by(&self, carrier: Arc<dyn Carrier>) {
+        *self.carrier.lock() = Some(carrier);
+    }
+
+    /// What moves messages that wait, if this replica can have them moved.
+    fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+        let metrics = self.raft.metrics();
+        self.carrier.lock().clone().filter(|_| metrics.leader == Some(metrics.node_id))
     }
 
     /// As of the last look.
@@ -156,7 +183,8 @@ impl GroupRetention {
         Ok(Survey {
             sealed,
             applied: metrics.applied.unwrap_or(0),
-            owed_from,
+            // What can be moved holds nothing up.
+            owed_from: owed_from.filter(|_| self.carrier().is_none()),
             needed_after: healthy.map(|other| other.matched.unwrap_or(0)).min(),
         })
     }
@@ -204,8 +232,13 @@ impl GroupRetention {
         Ok(())
     }
 
-    /// Drops what was chosen. Says whether it is gone; if not, it goes later or is chosen again.
+    /// Drops what was chosen, once nothing waits there any more. Says whether it is gone; if not, it goes later or is
+    /// chosen again.
     pub(crate) async fn carry_out(&self, choice: Choice, pressure: Pressure) -> bool {
+        self.carry_owed(choice.through, pressure).await && self.drop_chosen(choice, pressure).await
+    }
+
+    async fn drop_chosen(&self, choice: Choice, pressure: Pressure) -> bool {
         let Choice { through, segments, cause } = choice;
         let (control, log) = (self.control.clone(), self.log.clone());
         let choose = move || {
@@ -257,6 +290,42 @@ impl GroupRetention {
             .find(|(_, (start, last))| *start >= base && has_checkpoint(*last));
         let Some((before, (_, through))) = found else { return false };
         self.carry_out(Choice { through, segments: before + 1, cause: Cause::Damage }, Pressure::Forced).await
+    }
+
+    /// Has everything moved that waits in entries up to `through`. Says whether nothing waits there any more.
+    async fn carry_owed(&self, through: u64, pressure: Pressure) -> bool {
+        let owed = || async {
+            let (state, store, log) = (self.state.clone(), self.store.clone(), self.log.clone());
+            let look = move || owed::first_owed(&state, &store, &log);
+            tokio::task::spawn_blocking(look).await.map_err(|_| store::Error::Stopped)?
+        };
+        let is_owed = |found: Option<u64>| found.is_some_and(|first| first <= through);
+        let moved = async {
+            if !is_owed(owed().await.map_err(io::Error::other)?) {
+                return Ok(true);
+            }
+            let Some(carrier) = self.carrier() else { return Ok(false) };
+            let (state, store, log) = (self.state.clone(), self.store.clone(), self.log.clone());
+            let look = move || -> store::Result<(u64, u64, u64)> {
+                let below = log.resume_point_after(LogIndex::new(through))?.position.get();
+                let freed = below.saturating_sub(log.extent()?.start.get());
+                Ok((below, freed, owed::owed_bytes(&state, &store, below)?))
+            };
+            let looked = tokio::task::spawn_blocking(look).await.map_err(io::Error::other)?;
+            let (below, freed, bytes) = looked.map_err(io::Error::other)?;
+            if pressure == Pressure::Forced && bytes > freed / FORCED_SHARE {
+                let why =
+                    format!("{bytes} of {freed} bytes wait: dropping them would free too little of a filling disk");
+                return Err(io::Error::other(why));
+            }
+            let messages = carrier.carry(below).await?;
+            tracing::info!(group = self.group, through, messages, "messages that wait were appended again");
+            Ok::<_, io::Error>(!is_owed(owed().await.map_err(io::Error::other)?))
+        };
+        moved.await.unwrap_or_else(|error| {
+            tracing::warn!(group = self.group, through, %error, "what waits in old segments cannot be moved now");
+            false
+        })
     }
 
     /// Breaks the streams to members that lack what must go. They come back by snapshot.

@@ -1,4 +1,4 @@
-//! What committed entries mean: topics, groups, offsets, queues, transactions.
+//! What committed entries mean: topics, groups, offsets, queues, transactions, timers.
 //!
 //! [`apply`] is pure: it takes the state and an entry and says what changes. Around it stands what openraft wants of a
 //! state machine. It answers each proposal, hands messages to reput, and cuts a checkpoint as of the last entry of each
@@ -38,6 +38,7 @@ pub mod snapshot;
 pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod timer;
 pub mod topic;
 mod topic_log;
 

@@ -24,6 +24,7 @@ pub(crate) mod room;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use commit_log::KEY_QUERY_MAX;
 pub use commit_log::{KeyQueryOutcome, MessageStore, PullFilter, PullLimits, PullOutcome, PullStatus, TimeBoundary};
 pub use consume_queue::QueueEntry;
 pub use error::{Error, Result};

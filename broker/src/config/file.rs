@@ -216,6 +216,8 @@ pub(super) struct Broker {
     pub(super) message_bytes_max: u64,
     pub(super) delay_levels: String,
     #[serde(deserialize_with = "unit::duration")]
+    pub(super) timer_delay_max: Duration,
+    #[serde(deserialize_with = "unit::duration")]
     pub(super) transaction_timeout: Duration,
     #[serde(deserialize_with = "unit::duration")]
     pub(super) transaction_check_interval: Duration,
@@ -231,6 +233,7 @@ impl Default for Broker {
             auto_create_queues: 8,
             message_bytes_max: 4 << 20,
             delay_levels: DEFAULT_LEVELS.to_owned(),
+            timer_delay_max: super::TIMER_DELAY_MAX,
             transaction_timeout: transactions.timeout,
             transaction_check_interval: transactions.check_interval,
             transaction_check_max: transactions.check_max,

@@ -492,6 +492,7 @@ impl NodeGroup {
                 auto_create_queues: context.broker.auto_create_queues,
                 message_bytes_max: context.broker.message_bytes_max,
                 delay_levels: context.broker.delay_levels.clone(),
+                timer_delay_max: context.broker.timer_delay_max,
                 transactions: context.broker.transactions,
                 retention_time: context.retention_time,
             },
@@ -505,6 +506,7 @@ impl NodeGroup {
             disk: disk.subscribe(),
             drop_expired: Arc::clone(&context.drop_expired),
         });
+        retention.carry_by(Arc::new(group.clone()));
         let handler = Arc::new(GroupHandler::new(group.clone()));
         let running = Arc::new(Running {
             group,

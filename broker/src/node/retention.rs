@@ -90,11 +90,14 @@ impl NodeRetention {
             }
         }
         if pressure == Pressure::Forced && !dropped {
-            match oldest(&surveys) {
-                Some((running, choice)) => {
-                    running.retention.carry_out(choice, pressure).await;
+            for (running, choice) in oldest_first(&surveys) {
+                dropped = running.retention.carry_out(choice, pressure).await;
+                if dropped {
+                    break;
                 }
-                None => tracing::warn!("the disk is filling and there is no whole segment to drop"),
+            }
+            if !dropped {
+                tracing::warn!("the disk is filling and there is no whole segment to drop");
             }
         }
     }
@@ -126,11 +129,10 @@ impl NodeRetention {
     }
 }
 
-/// Of all replicas the segment that is oldest.
-fn oldest(surveys: &[(Arc<Running>, Survey)]) -> Option<(&Running, crate::retention::Choice)> {
-    let offers = surveys.iter().filter_map(|(running, survey)| {
-        let (drop, stamped_ms) = survey.by_disk()?;
-        Some((&**running, drop, stamped_ms))
-    });
-    offers.min_by_key(|(_, _, stamped_ms)| *stamped_ms).map(|(running, drop, _)| (running, drop))
+/// The oldest segment of each replica, the oldest of them first.
+fn oldest_first(surveys: &[(Arc<Running>, Survey)]) -> impl Iterator<Item = (&Running, crate::retention::Choice)> {
+    let offers = surveys.iter().filter_map(|(running, survey)| Some((&**running, survey.by_disk()?)));
+    let mut offers: Vec<_> = offers.collect();
+    offers.sort_by_key(|(_, (_, stamped_ms))| *stamped_ms);
+    offers.into_iter().map(|(running, (choice, _))| (running, choice))
 }

@@ -476,6 +476,19 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     for (name, running) in &running {
         popped.sample(&[("group", name)], running.group.popped_messages());
     }
+    let mut delayed = metrics.gauge("gantry_delayed_messages", "Messages that wait for their time.");
+    for (name, running) in &running {
+        let waiting = running.group.delayed_messages();
+        delayed.sample(&[("group", *name), ("kind", "level")], waiting.on_levels);
+        delayed.sample(&[("group", *name), ("kind", "timer")], waiting.timers);
+    }
+    let mut overdue = metrics.gauge(
+        "gantry_timer_overdue_seconds",
+        "For how long a message has been due that waited for a time of its own, and is not delivered yet.",
+    );
+    for (name, running) in &running {
+        overdue.sample(&[("group", name)], running.group.delayed_messages().timer_overdue_ms as f64 / 1_000.0);
+    }
     let mut in_flight = metrics.gauge("gantry_bytes_in_flight", "Bytes accepted and not yet answered.");
     for (name, running) in &running {
         in_flight.sample(&[("group", *name)], running.sequencer.bytes_in_flight());

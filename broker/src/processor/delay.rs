@@ -17,25 +17,20 @@ use std::time::Duration;
 use bytes::BytesMut;
 use protocol::RemotingCommand;
 use protocol::body::{DataVersion, DelayOffsets};
-use protocol::message::{NewMessage, RecordView, encode_record, property};
 
 use super::answer::{Failure, Outcome, success};
 use super::send::{wire_offset, wire_queue};
+use super::waiting::{BATCH_BYTES_MAX, BATCH_MAX};
 use super::{Group, now};
 use crate::delay_levels::{SCHEDULE_TOPIC, mark_of};
-use crate::forward::Place;
 use crate::state_machine::command::ProgressMove;
 use crate::state_machine::{ApplyReply, Command, CommandRefused, CommandReply};
 use crate::store;
 
 /// How often queues that hold nothing are looked at: far below the shortest wait.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause after a delivery that failed.
-const RETRY: Duration = Duration::from_millis(200);
-/// Most messages of one entry.
-const MESSAGES_MAX: usize = 256;
-/// An entry is closed once it has so many bytes.
-const BYTES_MAX: usize = 1 << 20;
+pub(super) const RETRY: Duration = Duration::from_millis(200);
 
 /// What one look at a level found.
 enum Found {
@@ -53,25 +48,9 @@ struct Delivery {
 }
 
 impl Group {
-    /// Delivers what is due for as long as this replica serves as leader.
+    /// Delivers what is due on delay levels for as long as this replica serves as leader.
     pub(super) async fn run_delays(&self) {
-        let mut place = self.0.place.subscribe();
-        loop {
-            let leads = matches!(*place.borrow_and_update(), Place::Here { .. });
-            let pause = async {
-                if leads {
-                    let pause = self.deliver_all().await;
-                    tokio::time::sleep(pause).await;
-                } else {
-                    std::future::pending::<()>().await;
-                }
-            };
-            tokio::select! {
-                () = self.0.stop.cancelled() => return,
-                changed = place.changed() => if changed.is_err() { return },
-                () = pause => {}
-            }
-        }
+        self.while_leading(|group| async move { group.deliver_all().await }).await;
     }
 
     /// Delivers what is due on every level, and says when to look again.
@@ -146,7 +125,7 @@ impl Group {
         let mut records = BytesMut::new();
         let mut count = 0;
         let mut next_due_ms = None;
-        for entry in self.0.store.queue_entries(SCHEDULE_TOPIC, queue_id, first, MESSAGES_MAX)? {
+        for entry in self.0.store.queue_entries(SCHEDULE_TOPIC, queue_id, first, BATCH_MAX)? {
             if entry.tags_code > now_ms {
                 next_due_ms = Some(entry.tags_code);
                 break;
@@ -156,7 +135,7 @@ impl Group {
                 count += 1;
             }
             to += 1;
-            if records.len() >= BYTES_MAX {
+            if records.len() >= BATCH_BYTES_MAX {
                 break;
             }
         }
@@ -164,36 +143,6 @@ impl Group {
             return Ok(Found::Nothing { next_due_ms });
         }
         Ok(Found::Due(Delivery { records, count, step: ProgressMove { mark, from, to } }))
-    }
-
-    /// Adds the copy of a message that is due, for the topic and queue it names. Returns false, and says so, if it has
-    /// nowhere to go.
-    fn copy_due(&self, waiting: &[u8], records: &mut BytesMut) -> bool {
-        let copied = (|| {
-            let record = RecordView::parse(waiting).map_err(|error| error.to_string())?;
-            let properties = record.properties();
-            let topic = properties.get(property::REAL_TOPIC).ok_or("it does not say where it is to go")?;
-            let config = self.0.state.topic(topic).ok_or_else(|| format!("topic {topic} does not exist any more"))?;
-            let wanted: u32 = properties.get(property::REAL_QID).and_then(|id| id.parse().ok()).unwrap_or(0);
-            // The topic may have fewer queues by now.
-            let queue_id = wanted % config.queues().max(1);
-            let message = NewMessage {
-                topic,
-                queue_id: wire_queue(queue_id),
-                store_timestamp: self.stamp_ms(),
-                store_host: self.0.settings.client_addr,
-                ..record.to_new_message()
-            };
-            encode_record(&message, records).map_err(|error| error.to_string())
-        })();
-        match copied {
-            Ok(_) => true,
-            Err(why) => {
-                let why: String = why;
-                tracing::warn!(group = self.name(), why, "a delayed message is dropped");
-                false
-            }
-        }
     }
 
     /// For each level, the offset of its next message and the end of its queue.

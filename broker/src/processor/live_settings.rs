@@ -234,6 +234,9 @@ fn not_changed(key: &str) -> Failure {
         "fileReservedTime" | "deleteWhen" => {
             "change [retention] in conf/broker.toml and restart one node after the other".to_owned()
         }
+        "timerMaxDelaySec" => {
+            "change broker.timer_delay_max in conf/broker.toml on all nodes and restart one after the other".to_owned()
+        }
         "messageDelayLevel" => {
             "change broker.delay_levels in conf/broker.toml on all nodes and restart one after the other".to_owned()
         }

@@ -91,12 +91,13 @@ impl Group {
             "putMessageEntireTimeMax",
             "getMessageEntireTimeMax",
             "remainTransientStoreBufferNumbs",
-            "timerReadBehind",
             "timerOffsetBehind",
-            "timerCongestNum",
         ] {
             put(key, "0".to_owned());
         }
+        let delayed = self.delayed_messages();
+        put("timerCongestNum", delayed.timers.to_string());
+        put("timerReadBehind", (delayed.timer_overdue_ms / 1_000).to_string());
         for key in ["timerEnqueueTps", "timerDequeueTps"] {
             put(key, "0.0".to_owned());
         }
@@ -125,7 +126,11 @@ impl Group {
             ("longPollingEnable", "true".to_owned()),
             ("messageDelayLevel", settings.delay_levels.to_string()),
             ("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC".to_owned()),
+            ("recallMessageEnable", "true".to_owned()),
             ("storeReplyMessageEnable", "true".to_owned()),
+            ("timerMaxDelaySec", settings.timer_delay_max.as_secs().to_string()),
+            ("timerPrecisionMs", "1".to_owned()),
+            ("timerWheelEnable", "true".to_owned()),
             ("traceOn", "true".to_owned()),
             ("traceTopicEnable", "true".to_owned()),
             ("useTLS", "false".to_owned()),

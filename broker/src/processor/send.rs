@@ -21,11 +21,13 @@ use self::plan::{Additions, Lookup, Plan, Scan, SendRules, Sent, Target};
 pub(crate) use self::plan::{OWN_RETRY_LIMIT_VERSION, PROPERTIES_BYTES_MAX, dead_letter_topic, retry_topic, too_large};
 use super::Group;
 use super::answer::{Failure, Outcome, success};
+use super::waiting::WAITING_PROPERTIES_BYTES_MAX;
 use crate::delay_levels::SCHEDULE_TOPIC;
 use crate::forward::{Place, SEND_PATIENCE, Source};
 use crate::sequencer::{AppendError, AppendResult};
 use crate::state_machine::command::PutMode;
 use crate::state_machine::half::HALF_TOPIC;
+use crate::state_machine::timer::TIMER_TOPIC;
 use crate::state_machine::{Appended, Command, GroupConfig, MessageOutcome, MessageRefused, TopicConfig};
 
 /// Bits of a producer's sysFlag that are stored as they come: compressed, and how.
@@ -134,6 +136,10 @@ impl Group {
         });
         let (first_offset, msg_id) = stored.inspect_err(|_| self.0.stats.put_failed.add(1))?;
         let mut answer = success(request);
+        let recall_handle = target
+            .due_ms
+            .zip(unique_key.as_deref())
+            .map(|(due_ms, unique_key)| self.recall_handle(&target.topic, due_ms, unique_key));
         SendResponse {
             msg_id: &msg_id,
             queue_id: wire_queue(target.queue_id),
@@ -141,7 +147,7 @@ impl Group {
             transaction_id: unique_key.as_deref(),
             region: Some(DEFAULT_REGION),
             trace_on: Some(true),
-            recall_handle: None,
+            recall_handle: recall_handle.as_deref(),
         }
         .encode_into(&mut answer.ext);
         Ok(answer)
@@ -206,6 +212,7 @@ impl Group {
         let sent = SendRequest::decode(request)?;
         let properties = Scan::of(sent.properties);
         let (settings, live) = (&self.0.settings, self.live());
+        let store_timestamp = self.stamp_ms();
         let plan = plan::plan(
             &Sent {
                 request: &sent,
@@ -213,6 +220,7 @@ impl Group {
                 body_bytes: request.body.len(),
                 client_version: request.version,
                 producer_ip: origin.ip(),
+                now_ms: store_timestamp,
             },
             &SendRules {
                 broker_name: &settings.broker_name,
@@ -221,6 +229,7 @@ impl Group {
                 message_bytes_max: live.message_bytes_max,
                 permission: live.permission,
                 delay_levels: &settings.delay_levels,
+                timer_delay_max: settings.timer_delay_max,
             },
             self,
             |queues| self.next_queue(queues),
@@ -232,14 +241,17 @@ impl Group {
         if target.half {
             self.check_transaction_room()?;
         }
-        let store_timestamp = self.stamp_ms();
+        if target.due_ms.is_some() {
+            self.check_timer_room()?;
+        }
         let kept = SysFlag(sent.sys_flag & SYS_FLAG_KEPT);
         let (stored_topic, stored_queue) = match target.delay_level {
             Some(level) => (SCHEDULE_TOPIC, level - 1),
             None if target.half => (HALF_TOPIC, 0),
+            None if target.due_ms.is_some() => (TIMER_TOPIC, 0),
             None => (target.topic.as_str(), target.queue_id),
         };
-        let waits = target.half || target.delay_level.is_some();
+        let waits = target.waits();
         let template = NewMessage {
             topic: stored_topic,
             queue_id: wire_queue(stored_queue),
@@ -260,6 +272,7 @@ impl Group {
             unique_key: None,
             real: waits.then_some((target.topic.as_str(), target.queue_id)),
             transaction_id: None,
+            due_ms: target.due_ms,
         };
         let mut text = String::with_capacity(sent.properties.len() + RECORD_ROOM);
         if sent.batch {
@@ -281,7 +294,7 @@ impl Group {
         }
         additions.transaction_id = target.half.then_some(&unique_key);
         plan::complete_properties(sent.properties, &properties, additions, &mut text);
-        if text.len() > PROPERTIES_BYTES_MAX {
+        if text.len() > if waits { WAITING_PROPERTIES_BYTES_MAX } else { PROPERTIES_BYTES_MAX } {
             return Err(too_large(live.message_bytes_max));
         }
         let message = NewMessage { properties: &text, ..template };

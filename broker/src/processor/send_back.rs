@@ -5,12 +5,13 @@
 
 use bytes::BytesMut;
 use protocol::header::SendBackRequest;
-use protocol::message::{NewMessage, OffsetMessageId, PropertiesBuilder, RecordView, SysFlag, encode_record, property};
+use protocol::message::{NewMessage, OffsetMessageId, PropertiesBuilder, RecordView, encode_record, property};
 use protocol::{RemotingCommand, ResponseCode};
 
 use super::Group;
 use super::answer::{Failure, Outcome, success};
-use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, wire_queue};
+use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, too_large, wire_queue};
+use super::waiting::WAITING_PROPERTIES_BYTES_MAX;
 use crate::delay_levels::SCHEDULE_TOPIC;
 
 const RETRY_LIMIT_DEFAULT: i32 = 16;
@@ -79,20 +80,20 @@ impl Group {
             set(&mut properties, property::REAL_TOPIC, &topic.name)?;
             set(&mut properties, property::REAL_QID, &queue_id.to_string())?;
         }
+        if properties.as_str().len() > WAITING_PROPERTIES_BYTES_MAX {
+            return Err(too_large(self.live().message_bytes_max));
+        }
         let message = NewMessage {
             topic: if delay_level.is_some() { SCHEDULE_TOPIC } else { &topic.name },
             queue_id: wire_queue(delay_level.map_or(queue_id, |level| level - 1)),
-            flag: record.flag(),
             // A transaction that was committed is over.
-            sys_flag: record.sys_flag().without(SysFlag::TRANSACTION_ROLLBACK),
-            born_timestamp: record.born_timestamp(),
-            born_host: record.born_host(),
+            sys_flag: record.sys_flag().without_transaction(),
             store_timestamp: self.stamp_ms(),
             store_host: self.0.settings.client_addr,
             reconsume_times: delivered.saturating_add(1),
             prepared_transaction_offset: 0,
-            body: record.body(),
             properties: properties.as_str(),
+            ..record.to_new_message()
         };
         let mut records = BytesMut::with_capacity(bytes.len() + 256);
         encode_record(&message, &mut records).map_err(|error| Failure::error(error.to_string()))?;

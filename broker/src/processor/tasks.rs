@@ -33,6 +33,8 @@ pub(super) fn spawn_all(group: &Group) {
     let this = run(group);
     tasks.spawn(async move { Box::pin(this.run_delays()).await });
     let this = run(group);
+    tasks.spawn(async move { Box::pin(this.run_timers()).await });
+    let this = run(group);
     tasks.spawn(async move { Box::pin(this.run_transaction_checks()).await });
     let this = run(group);
     tasks.spawn(async move { this.run_holds().await });
@@ -45,6 +47,27 @@ pub(super) fn spawn_all(group: &Group) {
 }
 
 impl Group {
+    /// Takes one step after the other for as long as this replica serves as leader. Each says how long to pause then.
+    pub(super) async fn while_leading<F: Future<Output = Duration>>(&self, step: impl Fn(Self) -> F) {
+        let mut place = self.0.place.subscribe();
+        loop {
+            let leads = matches!(*place.borrow_and_update(), Place::Here { .. });
+            let pause = async {
+                if leads {
+                    let pause = step(self.clone()).await;
+                    tokio::time::sleep(pause).await;
+                } else {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                changed = place.changed() => if changed.is_err() { return },
+                () = pause => {}
+            }
+        }
+    }
+
     /// Turns the role of the replica into the place of leader's work, and does what a takeover asks for.
     async fn follow_role(&self) {
         let mut roles = self.0.raft.role();

@@ -17,7 +17,6 @@
 //! the group is connected to any replica: a transaction is not given up because its application was down.
 
 use std::collections::HashMap;
-use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -29,6 +28,7 @@ use protocol::{GroupName, RemotingCommand, RequestCode, ResponseCode};
 
 use super::answer::{Failure, Outcome, success};
 use super::send::{wire_offset, wire_queue};
+use super::waiting::{BATCH_BYTES_MAX, BATCH_MAX, real_place};
 use super::{Group, now};
 use crate::forward::Place;
 use crate::state_machine::half::{GIVEN_UP_TOPIC, HALF_TOPIC, Half, HalfEnd, HalfPlace};
@@ -39,10 +39,6 @@ use crate::store;
 const PENDING_MAX: usize = 1 << 20;
 /// One that nobody has ended after so long is given up, checked or not.
 const PENDING_TIME_MAX_MS: i64 = 72 * 3_600 * 1_000;
-/// Most half messages of one entry, and of one look at them.
-const BATCH_MAX: usize = 256;
-/// An entry is closed once it has so many bytes.
-const BYTES_MAX: usize = 1 << 20;
 /// Time for another replica to say that it has passed a check on.
 const PASS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -210,13 +206,7 @@ impl Group {
 
     /// Reads half messages; those that are not there are left out, with a warning.
     async fn read_halves(&self, halves: Vec<(HalfPlace, Half)>) -> Result<Vec<Stored>, Failure> {
-        // They were applied; that they can be read comes a moment later.
-        if let Some(applied) = self.0.state.applied_index() {
-            let dispatched = self.0.store.wait_dispatched(applied).await;
-            dispatched.map_err(|error| Failure::NotLeading(error.to_string()))?;
-        }
-        let group = self.clone();
-        let read = move || -> store::Result<Vec<Stored>> {
+        self.read_applied("reading half messages", move |group| {
             let mut read = Vec::with_capacity(halves.len());
             for (place, half) in halves {
                 match group.0.store.message_at(place.physical_offset)? {
@@ -225,10 +215,8 @@ impl Group {
                 }
             }
             Ok(read)
-        };
-        let read = tokio::task::spawn_blocking(read).await;
-        read.map_err(|error| Failure::error(format!("reading half messages: {error}")))?
-            .map_err(|error| Failure::error(format!("reading half messages: {error}")))
+        })
+        .await
     }
 
     /// Adds the message of a half message that is committed, and says where it goes.
@@ -238,13 +226,10 @@ impl Group {
         record: &RecordView<'_>,
         records: &mut BytesMut,
     ) -> Result<protocol::TopicName, Failure> {
-        let (topic, queue_id) = real_place(record)?;
-        let config = self.0.state.topic(topic).ok_or_else(|| Failure::no_topic(topic))?;
-        // The topic may have fewer queues by now.
-        let queue_id = queue_id % config.queues().max(1);
+        let (config, queue_id) = self.target_of(record)?;
         let properties = checked_properties(record, stored.half.checks)?;
         let message = NewMessage {
-            topic,
+            topic: &config.name,
             queue_id: wire_queue(queue_id),
             sys_flag: record.sys_flag().without_transaction().with(SysFlag::TRANSACTION_COMMIT),
             store_timestamp: self.stamp_ms(),
@@ -266,16 +251,7 @@ impl Group {
         records: &mut BytesMut,
     ) -> Result<(), Failure> {
         let properties = checked_properties(record, checks)?;
-        let message = NewMessage {
-            topic,
-            queue_id: 0,
-            store_timestamp: self.stamp_ms(),
-            store_host: self.0.settings.client_addr,
-            properties: properties.as_str(),
-            ..record.to_new_message()
-        };
-        encode_record(&message, records).map_err(|error| Failure::error(error.to_string()))?;
-        Ok(())
+        self.copy(record, topic, 0, properties.as_str(), records)
     }
 
     /// Asks about transactions for as long as this replica serves as leader.
@@ -474,16 +450,11 @@ impl Group {
         Ok(found.messages.into_iter().next())
     }
 
-    /// Appends again every pending half message that lies below `below` in the log, so that this part of the log can
-    /// be dropped. Returns how many were moved.
+    /// Appends again every pending half message that lies below `below` in the log. Returns how many were moved.
     ///
     /// Each moves by one entry with its place in the replicated state, and keeps its age and its checks. A producer that
     /// ends one by its old place is told no, and asked later.
-    ///
-    /// # Errors
-    /// This replica does not lead, or the log cannot be read or written. What was moved stays moved.
-    pub async fn carry_half_messages(&self, below: u64) -> io::Result<u64> {
-        let failed = |failure: Failure| io::Error::other(format!("moving half messages: {failure:?}"));
+    pub(super) async fn carry_half_messages(&self, below: u64) -> Result<u64, Failure> {
         let mut moved = 0;
         loop {
             let first = self.0.state.halves_from(0, BATCH_MAX).into_iter();
@@ -493,17 +464,17 @@ impl Group {
             }
             let halves: Vec<_> = below.into_iter().map(|(offset, half)| (place_of(offset, &half), half)).collect();
             let wanted = halves.len();
-            let read = self.read_halves(halves).await.map_err(failed)?;
+            let read = self.read_halves(halves).await?;
             if read.len() < wanted {
-                return Err(io::Error::other("moving half messages: some cannot be found in the log"));
+                return Err(Failure::error("some half messages cannot be found in the log"));
             }
             for batch in batches(read) {
-                moved += self.carry(&batch).await.map_err(failed)?;
+                moved += self.carry_batch(&batch).await?;
             }
         }
     }
 
-    async fn carry(&self, batch: &[Stored]) -> Result<u64, Failure> {
+    async fn carry_batch(&self, batch: &[Stored]) -> Result<u64, Failure> {
         let mut records = BytesMut::new();
         for stored in batch {
             self.copy_record(&stored.record()?, HALF_TOPIC, stored.half.checks, &mut records)?;
@@ -511,12 +482,7 @@ impl Group {
         let halves: Vec<HalfPlace> = batch.iter().map(|stored| stored.place).collect();
         let count = halves.len() as u64;
         let command = Command::CarryHalves { halves, stamped_ms: self.stamp_ms() };
-        match self.0.raft.propose(command.encode_with(&records)).await? {
-            (ApplyReply::Command { reply: CommandReply::Done, .. }, _) => Ok(count),
-            // One of them has ended meanwhile.
-            (ApplyReply::Command { reply: CommandReply::Refused(CommandRefused::NotPending { .. }), .. }, _) => Ok(0),
-            (other, _) => Err(Failure::error(format!("moving was answered with {other:?}"))),
-        }
+        self.move_waiting(&command, &records, count).await
     }
 
     /// The members of the group but this one.
@@ -540,7 +506,7 @@ fn batches(halves: Vec<Stored>) -> Vec<Vec<Stored>> {
     let mut batches: Vec<Vec<Stored>> = Vec::new();
     let mut bytes = usize::MAX;
     for stored in halves {
-        if bytes >= BYTES_MAX {
+        if bytes >= BATCH_BYTES_MAX {
             batches.push(Vec::new());
             bytes = 0;
         }
@@ -548,14 +514,6 @@ fn batches(halves: Vec<Stored>) -> Vec<Vec<Stored>> {
         batches.last_mut().expect("pushed above").push(stored);
     }
     batches
-}
-
-/// Topic and queue that a half message is for.
-fn real_place<'a>(record: &RecordView<'a>) -> Result<(&'a str, u32), Failure> {
-    let properties = record.properties();
-    let topic = properties.get(property::REAL_TOPIC);
-    let topic = topic.ok_or_else(|| Failure::error("the half message does not say where it is to go"))?;
-    Ok((topic, properties.get(property::REAL_QID).and_then(|id| id.parse().ok()).unwrap_or(0)))
 }
 
 /// The properties of a half message, with the number of its checks.
@@ -612,6 +570,6 @@ mod tests {
         };
         assert!(cut(&[]).is_empty());
         assert_eq!(cut(&[10, 10]), [2]);
-        assert_eq!(cut(&[BYTES_MAX, 10, BYTES_MAX - 10, 10]), [1, 2, 1]);
+        assert_eq!(cut(&[BATCH_BYTES_MAX, 10, BATCH_BYTES_MAX - 10, 10]), [1, 2, 1]);
     }
 }

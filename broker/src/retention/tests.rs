@@ -287,6 +287,140 @@ async fn a_half_message_stays_until_its_transaction_ends() {
     replica.stop(true).await;
 }
 
+/// Moves a timer as a leader does, once, if it is told to.
+struct MovesTimer {
+    raft: GroupRaft,
+    state: StateReader,
+    moves: std::sync::atomic::AtomicBool,
+}
+
+impl Carrier for MovesTimer {
+    fn carry(&self, below: u64) -> BoxFuture<'_, io::Result<u64>> {
+        use crate::state_machine::testing::{message, pack};
+        use crate::state_machine::timer::TIMER_TOPIC;
+
+        Box::pin(async move {
+            let timers = self.state.timers_due(i64::MAX, 1);
+            assert!(timers[0].physical_offset < below, "only what is in the way moves");
+            if self.moves.swap(true, Ordering::Relaxed) {
+                let copy =
+                    message(TIMER_TOPIC, 0, "later").properties("TIMER_OUT_MS\u{1}5\u{2}").stored_at(BEGIN + 5 * HOUR);
+                let command = crate::state_machine::Command::CarryTimers { timers, stamped_ms: 1 };
+                self.raft.propose(command.encode_with(&pack(&[copy]))).await.unwrap();
+                Ok(1)
+            } else {
+                Err(io::Error::other("not now"))
+            }
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_has_timers_moved_out_of_the_way_and_drops_what_held_them() {
+    use crate::state_machine::testing::{message, pack};
+    use crate::state_machine::timer::TIMER_TOPIC;
+
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, address, members) = single(dir.path()).await;
+    send_hours(&replica, &[], 0..2).await;
+    let timer = message(TIMER_TOPIC, 0, "later").properties("TIMER_OUT_MS\u{1}5\u{2}").stored_at(BEGIN + 2 * HOUR);
+    replica.raft.propose(pack(&[timer])).await.unwrap();
+    send_hours(&replica, &[], 2..5).await;
+    let far = BEGIN + 1000 * HOUR;
+    let retention = retention(&replica);
+    // Nobody moves it: it stays, and what lies behind it.
+    let before = retention.survey().await.unwrap().by_age(far, TIME, Pressure::Forced).unwrap();
+    assert!(before.segments < sealed_count(&replica), "{before:?}");
+    let carrier = MovesTimer { raft: replica.raft.clone(), state: replica.state.clone(), moves: false.into() };
+    retention.carry_by(Arc::new(carrier));
+    let all = retention.survey().await.unwrap().by_age(far, TIME, Pressure::Forced).unwrap();
+    assert_eq!(all.segments, sealed_count(&replica));
+    // What cannot be moved is not dropped.
+    assert!(!retention.carry_out(all, Pressure::Forced).await);
+    let place = replica.state.timer_places(1)[0];
+    assert!(replica.store.message_at(place).unwrap().is_some());
+    assert!(retention.carry_out(all, Pressure::Forced).await);
+    assert_eq!(replica.view.watermarks().purged.map(|id| id.index.get()), Some(all.through));
+    let moved = replica.state.timers_due(i64::MAX, 9);
+    assert_eq!(moved.len(), 1);
+    assert!(moved[0].physical_offset > place && moved[0].due_ms == 5, "{moved:?}");
+
+    // The snapshot knows the timer at its old place, and the log behind it moves it: a start finds the same.
+    drop(retention);
+    replica.stop(false).await;
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    let replica = start(dir.path(), 1, &members, listener, Timing::default()).await;
+    replica.lead().await;
+    settle(&replica).await;
+    assert_eq!(replica.state.timers_due(i64::MAX, 9), moved);
+    let bytes = replica.store.message_at(moved[0].physical_offset).unwrap().unwrap();
+    assert_eq!(protocol::message::RecordView::parse(&bytes).unwrap().body(), b"later");
+    replica.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_keeps_all_it_has_until_it_knows_where_a_message_waits() {
+    use crate::state_machine::testing::{message, pack};
+    use crate::state_machine::timer::TIMER_TOPIC;
+
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, ..) = single(dir.path()).await;
+    let timer = message(TIMER_TOPIC, 0, "later").properties("TIMER_OUT_MS\u{1}5\u{2}").stored_at(BEGIN);
+    replica.raft.propose(pack(&[timer])).await.unwrap();
+    send_hours(&replica, &[], 0..3).await;
+    let follows = retention(&replica);
+    let leads = retention(&replica);
+    leads.carry_by(Arc::new(MovesTimer {
+        raft: replica.raft.clone(),
+        state: replica.state.clone(),
+        moves: true.into(),
+    }));
+    let far = BEGIN + 1000 * HOUR;
+    let choice = leads.survey().await.unwrap().by_age(far, TIME, Pressure::Forced).unwrap();
+    // The log begins behind the message, which is still known at its old place: as on a replica that began behind a
+    // snapshot and has not caught up.
+    assert!(leads.drop_chosen(choice, Pressure::Forced).await);
+    send_hours(&replica, &[], 3..6).await;
+    let more = leads.survey().await.unwrap().by_age(far, TIME, Pressure::Forced).unwrap();
+    assert_eq!(follows.survey().await.unwrap().by_age(far, TIME, Pressure::Forced), None);
+    assert!(!follows.carry_out(more, Pressure::Forced).await);
+    // Once it has applied the move, there is nothing to wait for.
+    leads.carrier().unwrap().carry(u64::MAX).await.unwrap();
+    settle(&replica).await;
+    assert!(follows.carry_out(more, Pressure::Forced).await);
+    replica.stop(true).await;
+}
+
+/// Is not to be asked.
+struct MovesNothing;
+
+impl Carrier for MovesNothing {
+    fn carry(&self, below: u64) -> BoxFuture<'_, io::Result<u64>> {
+        panic!("all below {below} is to be moved");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filling_disk_leaves_alone_what_is_full_of_messages_that_wait() {
+    use crate::state_machine::testing::{message, pack};
+    use crate::state_machine::timer::TIMER_TOPIC;
+
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, ..) = single(dir.path()).await;
+    let body = "y".repeat(1000);
+    for _ in 0..150 {
+        let timer = message(TIMER_TOPIC, 0, &body).properties("TIMER_OUT_MS\u{1}5\u{2}").stored_at(BEGIN);
+        replica.raft.propose(pack(&[timer; 20])).await.unwrap();
+    }
+    settle(&replica).await;
+    let retention = retention(&replica);
+    retention.carry_by(Arc::new(MovesNothing));
+    let (choice, _) = retention.survey().await.unwrap().by_disk().unwrap();
+    assert!(!retention.carry_out(choice, Pressure::Forced).await);
+    assert_eq!(replica.state.timer_count(), 3_000);
+    replica.stop(true).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_checkpoint_keeps_its_segments_and_does_not_stop_retention() {
     let dir = tempfile::tempdir().unwrap();

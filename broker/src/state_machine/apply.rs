@@ -18,6 +18,7 @@ use super::half::{GIVEN_UP_TOPIC, HALF_TOPIC, Half, HalfEnd, HalfPlace, Halves};
 use super::pop::{PopAction, PopStep, Pops};
 use super::reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 use super::state::{Counters, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicHandle};
+use super::timer::{self, TIMER_TOPIC, Timer, Timers};
 use super::topic::{PERM_ALL, QUEUES_MAX, TopicConfig};
 use super::topic_log::TopicLog;
 
@@ -197,10 +198,12 @@ impl State {
             if let (MessageOutcome::Appended(Appended { queue_offset, physical_offset }), Some(mark)) =
                 (outcome, &record.mark)
             {
-                let halves = &mut *self.halves.write();
                 match &**mark {
-                    Mark::Half(half) => halves.stored(HalfPlace { queue_offset, physical_offset }, half.clone()),
-                    Mark::GivenUp => halves.gave_up(physical_offset),
+                    Mark::Half(half) => {
+                        self.halves.write().stored(HalfPlace { queue_offset, physical_offset }, half.clone());
+                    }
+                    Mark::GivenUp => self.halves.write().gave_up(physical_offset),
+                    Mark::Timer { due_ms } => self.timers.write().stored(Timer { due_ms: *due_ms, physical_offset }),
                 }
             }
             outcomes.push(outcome);
@@ -467,6 +470,12 @@ impl State {
                     Err(CommandRefused::NoTopic)
                 }
             }
+            Command::FireTimers { timers, stamped_ms: _ } => {
+                fire_timers(&mut self.timers.write(), counters, &timers, records)
+            }
+            Command::CarryTimers { timers, stamped_ms: _ } => {
+                carry_timers(&mut self.timers.write(), counters, &timers, records)
+            }
         };
         result.unwrap_or_else(CommandReply::Refused)
     }
@@ -560,6 +569,52 @@ fn carry_halves(
         // Only its place changes.
         record.mark = Some(Box::new(Mark::Half(half)));
     }
+    Ok(CommandReply::Done)
+}
+
+fn fire_timers(
+    table: &mut Timers,
+    counters: &Counters,
+    timers: &[Timer],
+    records: &[Placed<'_>],
+) -> Result<CommandReply, CommandRefused> {
+    if records.len() > timers.len() || records.iter().any(|record| record.mark.is_some()) {
+        return Err(CommandRefused::Invalid("at most one message may follow for each timer, and none that waits"));
+    }
+    end_timers(table, counters, timers, records)
+}
+
+fn carry_timers(
+    table: &mut Timers,
+    counters: &Counters,
+    timers: &[Timer],
+    records: &[Placed<'_>],
+) -> Result<CommandReply, CommandRefused> {
+    let is_same = |(timer, record): (&Timer, &Placed<'_>)| match record.mark.as_deref() {
+        Some(Mark::Timer { due_ms }) => *due_ms == timer.due_ms,
+        _ => false,
+    };
+    if records.len() != timers.len() || !timers.iter().zip(records).all(is_same) {
+        return Err(CommandRefused::Invalid("one timer must follow for each that moves, due at the same time"));
+    }
+    end_timers(table, counters, timers, records)
+}
+
+/// Removes timers whose messages follow.
+fn end_timers(
+    table: &mut Timers,
+    counters: &Counters,
+    timers: &[Timer],
+    records: &[Placed<'_>],
+) -> Result<CommandReply, CommandRefused> {
+    if let Some(Timer { due_ms, physical_offset }) = table.not_pending(timers) {
+        return Err(CommandRefused::TimerNotPending { due_ms, physical_offset });
+    }
+    // A timer that ended without its message would have lost it.
+    if !records.iter().all(|record| has_queue(counters, record)) {
+        return Err(CommandRefused::NoQueue);
+    }
+    table.remove(timers);
     Ok(CommandReply::Done)
 }
 
@@ -731,6 +786,8 @@ enum Mark {
     Half(Half),
     /// A transaction can be resumed.
     GivenUp,
+    /// A message waits for its time.
+    Timer { due_ms: i64 },
 }
 
 impl Mark {
@@ -738,6 +795,7 @@ impl Mark {
         match record.topic() {
             HALF_TOPIC => Half::of(record).map(|half| Box::new(Self::Half(half))),
             GIVEN_UP_TOPIC => Some(Box::new(Self::GivenUp)),
+            TIMER_TOPIC => timer::due_of(record).map(|due_ms| Box::new(Self::Timer { due_ms })),
             _ => None,
         }
     }

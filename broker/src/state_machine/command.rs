@@ -14,8 +14,9 @@
 //! | .. | message records back to back, may be none |
 //!
 //! Command and records are applied together or not at all: when the command is refused, so is each record. Commands
-//! that move progress and append the message it stands for use [`Command::Append`] (delayed delivery),
-//! [`Command::EndHalves`] (transactions) or [`Command::BuryPopped`] (dead letters in POP mode).
+//! that move progress and append the message it stands for use [`Command::Append`] (delay levels),
+//! [`Command::EndHalves`] (transactions), [`Command::BuryPopped`] (dead letters in POP mode) or
+//! [`Command::FireTimers`] (timers).
 //!
 //! The variants and their fields are a disk format. Variants are appended, never reordered; a changed field is a new
 //! variant or a new version.
@@ -29,6 +30,7 @@ use protocol::{GroupName, NameError, TopicName};
 use super::group::GroupConfig;
 use super::half::{HalfEnd, HalfPlace};
 use super::pop::{PopStep, RequestMode};
+use super::timer::Timer;
 use super::topic::TopicConfig;
 
 /// The setting that says how the group flushes: [`FLUSH_SYNC`] or [`FLUSH_ASYNC`].
@@ -277,6 +279,25 @@ pub enum Command {
         /// When the leader proposed it.
         stamped_ms: i64,
     },
+    /// Ends timers and appends the records that follow the command: their messages. None follows one that is recalled,
+    /// or that has nowhere to go.
+    ///
+    /// Refused, with its records, unless all of them are pending and every record has a queue to go to.
+    FireTimers {
+        /// The timers.
+        timers: Vec<Timer>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
+    /// Moves timers to the end of the log: the records that follow the command, one for each in their order.
+    ///
+    /// Refused, with its records, unless all of them are pending and each record is due when its timer is.
+    CarryTimers {
+        /// The timers.
+        timers: Vec<Timer>,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
 }
 
 /// A node that cannot go on under the identity it had.
@@ -492,7 +513,9 @@ impl Command {
             | Self::HideMessages { stamped_ms, .. }
             | Self::Pop { stamped_ms, .. }
             | Self::BuryPopped { stamped_ms, .. }
-            | Self::PutRequestMode { stamped_ms, .. } => Some(*stamped_ms),
+            | Self::PutRequestMode { stamped_ms, .. }
+            | Self::FireTimers { stamped_ms, .. }
+            | Self::CarryTimers { stamped_ms, .. } => Some(*stamped_ms),
             Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
         }
     }

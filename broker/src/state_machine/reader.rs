@@ -13,6 +13,7 @@ use super::group::GroupConfig;
 use super::half::{Half, Halves};
 use super::pop::Pops;
 use super::state::{DataVersion, Names, QueueLease, Registry, State};
+use super::timer::{Timer, Timers};
 use super::topic::TopicConfig;
 
 /// How the group flushes, and since which entry.
@@ -43,6 +44,7 @@ pub struct StateReader {
     registry: Arc<RwLock<Registry>>,
     halves: Arc<RwLock<Halves>>,
     pops: Arc<RwLock<Pops>>,
+    timers: Arc<RwLock<Timers>>,
     /// Index of the last entry applied, plus one.
     applied_end: Arc<AtomicU64>,
     flush: watch::Receiver<Option<FlushSetting>>,
@@ -54,8 +56,15 @@ impl StateReader {
         applied_end: Arc<AtomicU64>,
         flush: watch::Receiver<Option<FlushSetting>>,
     ) -> Self {
-        let State { registry, halves, pops, .. } = state;
-        Self { registry: Arc::clone(registry), halves: Arc::clone(halves), pops: Arc::clone(pops), applied_end, flush }
+        let State { registry, halves, pops, timers, .. } = state;
+        Self {
+            registry: Arc::clone(registry),
+            halves: Arc::clone(halves),
+            pops: Arc::clone(pops),
+            timers: Arc::clone(timers),
+            applied_end,
+            flush,
+        }
     }
 
     /// How the group flushes, now and as it changes; none before anybody has said so.
@@ -231,6 +240,31 @@ impl StateReader {
     /// What consumers in POP mode have under way. Not to be kept: apply waits for it.
     pub(crate) fn pops(&self) -> RwLockReadGuard<'_, Pops> {
         self.pops.read()
+    }
+
+    /// Up to `count` timers that are due at `until_ms`, in that order.
+    pub fn timers_due(&self, until_ms: i64, count: usize) -> Vec<Timer> {
+        self.timers.read().iter().take_while(|timer| timer.due_ms <= until_ms).take(count).collect()
+    }
+
+    /// When the next timer is due.
+    pub fn next_timer_ms(&self) -> Option<i64> {
+        self.timers.read().iter().next().map(|timer| timer.due_ms)
+    }
+
+    /// Up to `count` places of pending timers in the log, in its order.
+    pub fn timer_places(&self, count: usize) -> Vec<u64> {
+        self.timers.read().places().take(count).collect()
+    }
+
+    /// Whether a timer is pending.
+    pub fn is_timer_pending(&self, timer: Timer) -> bool {
+        self.timers.read().contains(timer)
+    }
+
+    /// How many timers are pending.
+    pub fn timer_count(&self) -> usize {
+        self.timers.read().len()
     }
 
     /// The identities given out so far.

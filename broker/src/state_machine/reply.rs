@@ -126,6 +126,14 @@ pub enum CommandRefused {
         /// Its number in the topic of half messages.
         queue_offset: u64,
     },
+    /// A timer is not pending.
+    #[error("no timer of {due_ms} is pending at {physical_offset}: it was delivered, recalled or moved before")]
+    TimerNotPending {
+        /// When it was due.
+        due_ms: i64,
+        /// Its place in the log.
+        physical_offset: u64,
+    },
     /// The message given up was resumed before, or is not known any more.
     #[error("the message is not among those given up, or was resumed before")]
     NotGivenUp,

@@ -3,7 +3,7 @@
 //! | Bytes | Field |
 //! | --- | --- |
 //! | 0-7 | `GNTRYCKP` |
-//! | 8-11 | format version, 4 |
+//! | 8-11 | format version, 5 |
 //! | 12-19 | length of the image |
 //! | 20.. | the image, bincode 2 (standard configuration) |
 //! | last 4 | CRC-32 over all before |
@@ -24,11 +24,12 @@ use super::pop::PopsImage;
 use super::state::{
     Counters, DataVersion, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicOffsets,
 };
+use super::timer::Timers;
 use super::topic::TopicConfig;
 use super::topic_log::TopicLog;
 
 const MAGIC: [u8; 8] = *b"GNTRYCKP";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 
@@ -92,6 +93,8 @@ pub(crate) struct Image {
     pub(crate) queues: Vec<TopicImage>,
     halves: HalvesImage,
     pops: PopsImage,
+    /// See [`Timers::pack`].
+    timers: Vec<u8>,
 }
 
 /// Transactions that are pending or were given up.
@@ -167,6 +170,7 @@ impl State {
             queues: queues.collect(),
             halves: HalvesImage { pending: halves.pending.clone(), given_up: halves.given_up.clone() },
             pops: PopsImage::of(&pops),
+            timers: self.timers.read().pack(),
         })
     }
 
@@ -184,6 +188,7 @@ impl State {
         let HalvesImage { pending, given_up } = image.halves.clone();
         *self.halves.write() = Halves { pending, given_up };
         *self.pops.write() = image.pops.to_pops();
+        *self.timers.write() = Timers::unpack(&image.timers).expect("decoding an image checks its timers");
     }
 
     /// A state that starts from an image.
@@ -250,14 +255,17 @@ impl Image {
         if found != expected {
             return Err(SnapshotError::Checksum { found, expected });
         }
-        let (decoded, used): (Self, usize) = bincode::decode_from_slice(image, CONFIG)?;
-        if used != image.len() {
+        let length = image.len();
+        let (image, used): (Self, usize) = bincode::decode_from_slice(image, CONFIG)?;
+        if used != length {
             return Err(SnapshotError::Shape);
         }
-        let image = decoded;
         let sorted = image.queues.windows(2).all(|pair| pair[0].name < pair[1].name);
         if !sorted || image.queues.iter().any(|topic| topic.counters.len() > super::topic::QUEUES_MAX as usize) {
             return Err(SnapshotError::Contradiction("its queues are not in order"));
+        }
+        if Timers::unpack(&image.timers).is_none() {
+            return Err(SnapshotError::Contradiction("its timers are not in order"));
         }
         Ok(image)
     }

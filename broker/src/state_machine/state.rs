@@ -2,9 +2,9 @@
 //!
 //! It is in four parts. The [`Registry`] holds what requests look up: topics, groups, offsets, locks. It changes by
 //! commands only, so it stands behind a lock that packs of messages never take. [`Counters`] hold the next offset of
-//! each queue. They change with every message and belong to apply alone. [`Halves`] are the transactions that are pending:
-//! they change with some messages too, so they stand behind a lock of their own. So do [`Pops`], what consumers in POP mode
-//! have under way, which changes with every message they consume.
+//! each queue. They change with every message and belong to apply alone. [`Halves`] are the transactions that are pending,
+//! [`Timers`] the messages that wait for their time: they change with some messages too, so each stands behind a lock of
+//! its own. So do [`Pops`], what consumers in POP mode have under way, which changes with every message they consume.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::Halves;
 use super::pop::Pops;
+use super::timer::Timers;
 use super::topic::TopicConfig;
 use super::topic_log::TopicLog;
 
@@ -201,6 +202,7 @@ pub(crate) struct State {
     pub(crate) registry: Arc<RwLock<Registry>>,
     pub(crate) halves: Arc<RwLock<Halves>>,
     pub(crate) pops: Arc<RwLock<Pops>>,
+    pub(crate) timers: Arc<RwLock<Timers>>,
     pub(crate) counters: Counters,
     /// The last entry applied.
     pub(crate) applied: Option<EntryId>,

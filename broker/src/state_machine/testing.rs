@@ -251,6 +251,14 @@ impl Group {
         }
     }
 
+    /// A command and the messages that it carries.
+    pub(crate) async fn command_with(&self, command: Command, messages: &[Message<'_>]) -> (CommandReply, PackReply) {
+        match self.append(Body::Normal(Payload(command.encode_with(&pack(messages))))).await {
+            ApplyReply::Command { reply, messages } => (reply, messages),
+            other => panic!("a command is answered as one, not by {other:?}"),
+        }
+    }
+
     pub(crate) async fn put_topic(&self, name: &str, queues: u32) {
         let topics = vec![TopicConfig::new(topic(name), queues, 6)];
         self.command(Command::PutTopics { topics, mode: PutMode::Replace, stamped_ms: 1 }).await;
@@ -280,6 +288,12 @@ impl Group {
         if let Some(index) = self.state().applied_index() {
             self.store().wait_dispatched(index).await.unwrap();
         }
+    }
+
+    /// The end of a queue, once everything applied can be read.
+    pub(crate) async fn end_of(&self, topic: &str, queue_id: u32) -> u64 {
+        self.dispatched().await;
+        self.store().max_offset(topic, queue_id)
     }
 
     /// The whole state as bytes.

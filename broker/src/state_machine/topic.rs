@@ -197,7 +197,7 @@ pub(super) fn system_topics(cluster_name: &str, broker_name: &str) -> Result<Vec
         ("RMQ_SYS_TRANS_HALF_TOPIC", 1, READ_WRITE),
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, READ_WRITE),
         ("TRANS_CHECK_MAX_TIME_TOPIC", 1, READ_WRITE),
-        ("rmq_sys_wheel_timer", 1, READ_WRITE),
+        (super::timer::TIMER_TOPIC, 1, READ_WRITE),
     ];
     // A cluster may be named like its only group: the first of two equal names stays.
     let mut by_name: Vec<TopicConfig> = Vec::with_capacity(topics.len());

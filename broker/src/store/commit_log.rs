@@ -29,7 +29,7 @@ const RECORD_HEAD_BYTES: u64 = 76;
 /// The first message of the log is looked for in so many entries: those without messages are few between them.
 const FIRST_MESSAGE_ENTRIES_MAX: u64 = 1000;
 /// The most messages a query by key returns.
-const KEY_QUERY_MAX: usize = 64;
+pub(crate) const KEY_QUERY_MAX: usize = 64;
 
 /// How much one pull may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

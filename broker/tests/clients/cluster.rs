@@ -24,11 +24,16 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::{MutexGuard, Notify, watch};
 
+use crate::link::Link;
+
 pub(crate) const CLUSTER: &str = "DefaultCluster";
 pub(crate) const BROKER: &str = "broker-a";
 const CLUSTER_ID: [u8; 16] = [7; 16];
 /// The first attempt to consume a message again waits on level 3.
-const DELAY_LEVELS: &str = "1s 2s 1s 1s";
+const DELAY_LEVELS: &str = "1s 2s 1s 1s 6s";
+
+/// As RocketMQ has it when nothing else is set.
+pub(crate) const TIMER_DELAY_MAX: Duration = Duration::from_secs(3 * 86_400);
 
 /// Producers are asked soon, and give-ups come soon.
 pub(crate) const TRANSACTIONS: TransactionSettings = TransactionSettings {
@@ -43,6 +48,13 @@ const TIMING: Timing = Timing {
     heartbeat_interval: Duration::from_millis(200),
     election_timeout_min: Duration::from_millis(1_500),
     election_timeout_max: Duration::from_millis(2_500),
+};
+
+/// The same with elections only where a process has ended: a link that is cut lasts less long.
+const PATIENT: Timing = Timing {
+    heartbeat_interval: Duration::from_millis(200),
+    election_timeout_min: Duration::from_secs(5),
+    election_timeout_max: Duration::from_secs(8),
 };
 
 /// Clusters of several nodes run one after the other, or they starve each other of time.
@@ -68,9 +80,19 @@ pub(crate) struct Node {
 pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<u64, Node>,
     members: BTreeMap<u64, Member>,
+    /// The ways to nodes that are reached through links, by node.
+    pub(crate) links: BTreeMap<u64, Link>,
+    timing: Timing,
     _alone: Option<MutexGuard<'static, ()>>,
     /// Ports of nodes that were not started yet: peers and clients.
     ports: BTreeMap<u64, (TcpListener, std::net::TcpListener)>,
+}
+
+/// Whether nodes are reached through links.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    None,
+    All,
 }
 
 /// A name server that has always heard everything.
@@ -102,21 +124,37 @@ impl Cluster {
 
     /// Starts the first `running` nodes of a group with `size` members and waits until it serves.
     pub(crate) async fn start_some(size: u64, running: u64) -> Self {
+        Self::start_with(size, running, TIMING, Links::None).await
+    }
+
+    /// Starts a group whose nodes reach each other through links.
+    pub(crate) async fn start_linked(size: u64) -> Self {
+        Self::start_with(size, size, PATIENT, Links::All).await
+    }
+
+    async fn start_with(size: u64, running: u64, timing: Timing, linked: Links) -> Self {
         let alone = if size > 1 { Some(SEVERAL_NODES.lock().await) } else { None };
         let mut ports = BTreeMap::new();
         let mut members = BTreeMap::new();
+        let mut links = BTreeMap::new();
         for id in 1..=size {
             let peers = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let clients = remoting::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let mut raft_addr = peers.local_addr().unwrap();
+            if linked == Links::All {
+                let link = Link::start(raft_addr).await;
+                raft_addr = link.addr;
+                links.insert(id, link);
+            }
             let member = Member {
                 node: format!("n{id}"),
-                raft_addr: peers.local_addr().unwrap().to_string(),
+                raft_addr: raft_addr.to_string(),
                 client_addr: clients.local_addr().unwrap().to_string(),
             };
             members.insert(id, member);
             ports.insert(id, (peers, clients));
         }
-        let mut cluster = Self { nodes: BTreeMap::new(), members, _alone: alone, ports };
+        let mut cluster = Self { nodes: BTreeMap::new(), members, links, timing, _alone: alone, ports };
         for id in 1..=running {
             cluster.start_node(id).await;
         }
@@ -128,7 +166,7 @@ impl Cluster {
     /// Starts a node that has not run yet.
     pub(crate) async fn start_node(&mut self, id: u64) {
         let (peers, clients) = self.ports.remove(&id).unwrap();
-        self.nodes.insert(id, Node::start(id, &self.members, peers, clients).await);
+        self.nodes.insert(id, Node::start(id, &self.members, self.timing, peers, clients).await);
     }
 
     /// The node that serves as leader, when there is one.
@@ -155,6 +193,13 @@ impl Cluster {
         node
     }
 
+    /// Ends the node that leads, and returns a client of the next one that does.
+    pub(crate) async fn lose_leader(&mut self) -> Client {
+        let leader = self.leader().await.id;
+        self.nodes.remove(&leader).unwrap().stop().await;
+        self.leader().await.client()
+    }
+
     pub(crate) async fn stop(self) {
         for node in self.nodes.into_values() {
             node.stop().await;
@@ -166,6 +211,7 @@ impl Node {
     async fn start(
         id: u64,
         members: &BTreeMap<u64, Member>,
+        timing: Timing,
         peers: TcpListener,
         clients: std::net::TcpListener,
     ) -> Self {
@@ -203,7 +249,7 @@ impl Node {
             preferred_leader: None,
             restarted: false,
             started: tokio::time::Instant::now(),
-            timing: TIMING,
+            timing,
             propose_timeout: Duration::from_secs(3),
             catch_up: None,
         };
@@ -222,6 +268,7 @@ impl Node {
                 auto_create_groups: true,
                 auto_create_queues: 8,
                 delay_levels: DelayLevels::parse(DELAY_LEVELS).unwrap(),
+                timer_delay_max: TIMER_DELAY_MAX,
                 transactions: TRANSACTIONS,
                 message_bytes_max: 4 << 20,
                 retention_time: Duration::from_secs(72 * 3_600),

@@ -47,7 +47,8 @@ async fn every_code_of_the_page_is_answered_as_it_says() {
 
     let send = async |properties: &str| client.call(message("T", 0, "body", properties)).await.code;
     assert_eq!(send("DELAY\u{1}3\u{2}").await, 0);
-    assert_eq!(send("TIMER_DELAY_MS\u{1}3\u{2}").await, 13);
+    assert_eq!(send("TIMER_DELAY_MS\u{1}3\u{2}").await, 0);
+    assert_eq!(send("TIMER_DEL_UNIQKEY\u{1}TU\u{2}").await, 13);
     assert_eq!(send("TRAN_MSG\u{1}true\u{2}PGROUP\u{1}p\u{2}").await, 0);
     assert_eq!(send("TRAN_MSG\u{1}true\u{2}PGROUP\u{1}p\u{2}DELAY\u{1}3\u{2}").await, 13);
     cluster.stop().await;

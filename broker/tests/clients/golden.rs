@@ -1,9 +1,11 @@
 //! What recorded clients asked, and how alike the answers are.
 //!
 //! Every frame that a recorded client sent to its broker is sent again, byte by byte, in its order and on connections
-//! like its own, except that pulls get no leave to wait and that transactions are ended where they are. Each answer is compared with the recorded one: code, remark
-//! and names of ext fields. The recordings hold only some exchanges of each kind, so that offsets differ from theirs
-//! and now and then an answer with them; the summary names every kind of difference.
+//! like its own, except that pulls get no leave to wait and that transactions are ended, and timers recalled, where
+//! they are. Each answer is compared with the recorded one: code, remark and names of ext fields. A time that was
+//! recorded is over by now, so that its message waits for nothing and gets no handle. The recordings hold only some
+//! exchanges of each kind, so that offsets differ from theirs and now and then an answer with them; the summary names
+//! every kind of difference.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +15,7 @@ use bytes::BytesMut;
 use expect_test::{Expect, expect};
 use futures::future::join_all;
 use protocol::body::HeartbeatData;
-use protocol::message::OffsetMessageId;
+use protocol::message::{OffsetMessageId, RecallHandle};
 use protocol::{FrameLimits, GroupName, RemotingCommand, RequestCode, ResponseCode, decode_frame, encode_frame};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -94,10 +96,14 @@ impl Wire {
     }
 }
 
-/// Names a half message as it was stored here.
-fn at_its_place(mut command: RemotingCommand, halves: &BTreeMap<String, RemotingCommand>) -> RemotingCommand {
+/// Names a half message as it was stored here, and a timer message by the handle it got here.
+fn at_its_place(mut command: RemotingCommand, waiting: &BTreeMap<String, RemotingCommand>) -> RemotingCommand {
+    if let Some(handle) = command.ext.get("recallHandle") {
+        let sent = &waiting[&RecallHandle::decode(handle).unwrap().unique_key];
+        command.ext.push("recallHandle", sent.ext.get("recallHandle").unwrap());
+    }
     if command.request_code() == RequestCode::END_TRANSACTION
-        && let Some(sent) = command.ext.get("msgId").and_then(|key| halves.get(key))
+        && let Some(sent) = command.ext.get("msgId").and_then(|key| waiting.get(key))
     {
         let id: OffsetMessageId = sent.ext.get("msgId").unwrap().parse().unwrap();
         command.ext.push("tranStateTableOffset", sent.ext.get("queueOffset").unwrap());
@@ -251,11 +257,11 @@ async fn replay(file: &str, expected: Expect) {
     let observer = node.client();
     let online = if file == "mqadmin.jsonl" { furnish(node).await } else { Vec::new() };
     let mut wires: BTreeMap<u64, Wire> = BTreeMap::new();
-    let mut halves: BTreeMap<String, RemotingCommand> = BTreeMap::new();
+    let mut waiting: BTreeMap<String, RemotingCommand> = BTreeMap::new();
     let mut summary: BTreeMap<(i32, String), usize> = BTreeMap::new();
     for frame in frames.iter().filter(|frame| frame.to == "broker" && frame.dir != "response" && !frame.frame_truncated)
     {
-        let command = at_its_place(without_wait(frame.command()), &halves);
+        let command = at_its_place(without_wait(frame.command()), &waiting);
         let code = command.request_code();
         let mut wire = match wires.remove(&frame.conn) {
             Some(wire) => wire,
@@ -281,10 +287,12 @@ async fn replay(file: &str, expected: Expect) {
             _ = join_all(wires.values_mut().map(Wire::take_replies)), if is_reply(code) => unreachable!(),
         };
         wires.insert(frame.conn, wire);
-        if let Some(found) = found.as_ref().filter(|_| sys_flag(&command) == Some("4"))
+        let waits =
+            |found: &&RemotingCommand| sys_flag(&command) == Some("4") || found.ext.get("recallHandle").is_some();
+        if let Some(found) = found.as_ref().filter(waits)
             && let Some(key) = found.ext.get("transactionId")
         {
-            halves.insert(key.to_owned(), found.clone());
+            waiting.insert(key.to_owned(), found.clone());
         }
         if code == RequestCode::HEART_BEAT {
             created(&observer, &command).await;
@@ -307,11 +315,10 @@ async fn java_5_gets_the_answers_it_knows() {
     replay(
         "java-5.3.3.jsonl",
         expect![[r#"
-        PULL_MESSAGE(11) x21: same
-        PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
+        PULL_MESSAGE(11) x22: same
+        PULL_MESSAGE(11) x1: 0 -> 19 (OFFSET_OVERFLOW_ONE)
         PULL_MESSAGE(11) x1: 0 -> 23 (the expression is not understood at character 4: expected a )
         PULL_MESSAGE(11) x15: 0 -> 25 (the consumer's subscription not latest)
-        PULL_MESSAGE(11) x1: 19 -> 21 (OFFSET_OVERFLOW_BADLY)
         PULL_MESSAGE(11) x12: 19 -> 25 (the consumer's subscription not latest)
         QUERY_MESSAGE(12) x3: same
         QUERY_MESSAGE(12) x1: 0 -> 22 (can not find message, maybe time range not correct)
@@ -334,14 +341,12 @@ async fn java_5_gets_the_answers_it_knows() {
         UNLOCK_BATCH_MQ(42) x2: same
         CHECK_CLIENT_CONFIG(46) x2: same
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
-        SEND_MESSAGE_V2(310) x44: same
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
+        SEND_MESSAGE_V2(310) x48: same
+        SEND_MESSAGE_V2(310) x2: 0: -recallHandle
         SEND_BATCH_MESSAGE(320) x1: same
         SEND_REPLY_MESSAGE_V2(325) x1: same
         LITE_PULL_MESSAGE(361) x3: same
-        RECALL_MESSAGE(370) x1: 0 -> 3 ( request type 370 not supported)
+        RECALL_MESSAGE(370) x1: same
         QUERY_ASSIGNMENT(400) x2: same
         SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 26 (subscription group [j5_cg_pop] does not exist)
         9999 x1: same
@@ -368,11 +373,10 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
     replay(
         "java-5.3.3-binary.jsonl",
         expect![[r#"
-        PULL_MESSAGE(11) x16: same
-        PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
+        PULL_MESSAGE(11) x17: same
+        PULL_MESSAGE(11) x1: 0 -> 19 (OFFSET_OVERFLOW_ONE)
         PULL_MESSAGE(11) x1: 0 -> 23 (the expression is not understood at character 4: expected a )
         PULL_MESSAGE(11) x15: 0 -> 25 (the consumer's subscription not latest)
-        PULL_MESSAGE(11) x1: 19 -> 21 (OFFSET_OVERFLOW_BADLY)
         PULL_MESSAGE(11) x9: 19 -> 25 (the consumer's subscription not latest)
         QUERY_MESSAGE(12) x3: same
         QUERY_MESSAGE(12) x1: 0 -> 22 (can not find message, maybe time range not correct)
@@ -395,14 +399,12 @@ async fn java_5_with_binary_headers_gets_the_answers_it_knows() {
         UNLOCK_BATCH_MQ(42) x2: same
         CHECK_CLIENT_CONFIG(46) x2: same
         GET_ROUTEINFO_BY_TOPIC(105) x1: same
-        SEND_MESSAGE_V2(310) x41: same
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
-        SEND_MESSAGE_V2(310) x2: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
+        SEND_MESSAGE_V2(310) x45: same
+        SEND_MESSAGE_V2(310) x2: 0: -recallHandle
         SEND_BATCH_MESSAGE(320) x1: same
         SEND_REPLY_MESSAGE_V2(325) x1: same
         LITE_PULL_MESSAGE(361) x3: same
-        RECALL_MESSAGE(370) x1: 0 -> 3 ( request type 370 not supported)
+        RECALL_MESSAGE(370) x1: same
         QUERY_ASSIGNMENT(400) x2: same
         SET_MESSAGE_REQUEST_MODE(401) x1: 0 -> 26 (subscription group [jb_cg_pop] does not exist)
         3442 x3: 3 -> 0 (FOUND)
@@ -454,10 +456,8 @@ async fn java_4_gets_the_answers_it_knows() {
         LOCK_BATCH_MQ(41) x3: same
         UNLOCK_BATCH_MQ(42) x1: same
         CHECK_CLIENT_CONFIG(46) x2: same
-        SEND_MESSAGE_V2(310) x38: same
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
-        SEND_MESSAGE_V2(310) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
+        SEND_MESSAGE_V2(310) x40: same
+        SEND_MESSAGE_V2(310) x1: 0: -recallHandle
         SEND_BATCH_MESSAGE(320) x1: same
         SEND_REPLY_MESSAGE_V2(325) x1: same
     "#]],
@@ -470,19 +470,16 @@ async fn go_gets_the_answers_it_knows() {
     replay(
         "go.jsonl",
         expect![[r#"
-        SEND_MESSAGE(10) x33: same
-        SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_MS ask)
-        SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELAY_SEC as)
-        SEND_MESSAGE(10) x1: 0 -> 13 (a delivery time is not supported yet, and TIMER_DELIVER_MS a)
+        SEND_MESSAGE(10) x35: same
+        SEND_MESSAGE(10) x1: 0: -recallHandle
         PULL_MESSAGE(11) x35: same
         PULL_MESSAGE(11) x4: 0 -> 19 (NO_MESSAGE_IN_QUEUE)
         PULL_MESSAGE(11) x1: 0 -> 21 (OFFSET_OVERFLOW_BADLY)
         PULL_MESSAGE(11) x1: 27 -> 0 (FOUND)
         QUERY_CONSUMER_OFFSET(14) x32: same
         QUERY_CONSUMER_OFFSET(14) x1: 0 -> 22 (Not found, V3_0_6_SNAPSHOT maybe this group consumer boot fi)
-        UPDATE_CONSUMER_OFFSET(15) x12: same
+        UPDATE_CONSUMER_OFFSET(15) x13: same
         UPDATE_CONSUMER_OFFSET(15) x1: 0 -> 1 (offset 2 is beyond the queue's end 0)
-        UPDATE_CONSUMER_OFFSET(15) x1: 0 -> 1 (offset 7 is beyond the queue's end 6)
         UPDATE_AND_CREATE_TOPIC(17) x1: same
         SEARCH_OFFSET_BY_TIMESTAMP(29) x3: same
         HEART_BEAT(34) x33: same

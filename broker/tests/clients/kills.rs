@@ -76,8 +76,7 @@ async fn through_kills<T: Send + 'static>(
     };
     for _ in 0..KILLS {
         more_steps().await;
-        let leader = cluster.leader().await.id;
-        cluster.nodes.remove(&leader).unwrap().stop().await;
+        cluster.lose_leader().await;
     }
     more_steps().await;
     load.over.store(true, Ordering::SeqCst);

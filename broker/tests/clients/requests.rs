@@ -102,7 +102,7 @@ pub(crate) async fn settled(client: &Client) {
 }
 
 /// Waits until a group that a heartbeat named exists.
-async fn group_exists(client: &Client, group: &str) {
+pub(crate) async fn group_exists(client: &Client, group: &str) {
     let wait = async {
         loop {
             let config = client.call(request(RequestCode::GET_SUBSCRIPTIONGROUP_CONFIG, &[("group", group)])).await;
@@ -251,7 +251,7 @@ async fn every_form_of_a_send_is_understood() {
     check(&client.call(message("T", 99, "x", "")).await, 29, &[("TRACE_ON", "true")]);
     let nowhere = message("nowhere", 0, "x", "").with_ext("c", "no_template");
     check(&client.call(nowhere).await, 17, &[]);
-    check(&client.call(message("T", 0, "x", "TIMER_DELAY_SEC\u{1}3\u{2}")).await, 13, &[]);
+    check(&client.call(message("T", 0, "x", "TIMER_DELAY_SEC\u{1}soon\u{2}")).await, 13, &[]);
     check(&client.call(message("a/b", 0, "x", "")).await, 29, &[]);
     let no_fields = client.call(RemotingCommand::request(RequestCode::SEND_MESSAGE_V2)).await;
     check(&no_fields, 1, &[]);

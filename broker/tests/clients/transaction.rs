@@ -14,7 +14,7 @@ const GIVEN_UP: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 
 /// Both places of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+pub(crate) struct Place {
     queue_offset: i64,
     physical_offset: i64,
 }
@@ -39,13 +39,13 @@ fn half(group: &str, body: &str, more: &str) -> RemotingCommand {
     sent
 }
 
-async fn send_half(client: &Client, group: &str, body: &str) -> Place {
+pub(crate) async fn send_half(client: &Client, group: &str, body: &str) -> Place {
     let sent = client.call(half(group, body, "")).await;
     check(&sent, 0, &[("queueId", "2"), ("transactionId", &format!("U{body}"))]);
     Place::of_answer(&sent)
 }
 
-fn end(group: &str, place: Place, how: i32) -> RemotingCommand {
+pub(crate) fn end(group: &str, place: Place, how: i32) -> RemotingCommand {
     request(RequestCode::END_TRANSACTION, &[("producerGroup", group), ("msgId", "any"), ("transactionId", "any")])
         .with_ext("tranStateTableOffset", place.queue_offset)
         .with_ext("commitLogOffset", place.physical_offset)
@@ -205,8 +205,8 @@ async fn half_messages_move_to_the_end_of_the_log() {
     let places = [send_half(&client, "p", "1").await, send_half(&client, "p", "2").await];
     let last = send_half(&client, "p", "3").await;
     let below = u64::try_from(last.physical_offset).unwrap();
-    assert_eq!(node.group.carry_half_messages(below).await.unwrap(), 2);
-    assert_eq!(node.group.carry_half_messages(below).await.unwrap(), 0);
+    assert_eq!(node.group.carry_waiting(below).await.unwrap(), 2);
+    assert_eq!(node.group.carry_waiting(below).await.unwrap(), 0);
     for place in places {
         check(&client.call(end("p", place, TransactionEnd::COMMIT)).await, 1, &[]);
     }
@@ -259,9 +259,7 @@ async fn every_transaction_ends_once_though_the_leader_goes_between_end_and_answ
             _ => {}
         }
     }
-    let leader = cluster.leader().await.id;
-    cluster.nodes.remove(&leader).unwrap().stop().await;
-    let client = cluster.leader().await.client();
+    let client = cluster.lose_leader().await;
     // The producer says it all again, to the new leader, and what it has not said when it is asked.
     for (number, place) in places.iter().enumerate() {
         let (how, known) = match number % 3 {
@@ -303,9 +301,7 @@ async fn a_new_leader_goes_on_counting_checks() {
     for _ in 0..2 {
         client.asked(RequestCode::CHECK_TRANSACTION_STATE).await;
     }
-    let leader = cluster.leader().await.id;
-    cluster.nodes.remove(&leader).unwrap().stop().await;
-    let client = cluster.leader().await.client();
+    let client = cluster.lose_leader().await;
     check(&client.call(producer("c", "p")).await, 0, &[]);
     let asked = client.asked(RequestCode::CHECK_TRANSACTION_STATE).await;
     assert_eq!(Place::of_check(&asked), place);

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::header::SendRequest;
 use protocol::message::{Properties, property};
@@ -43,6 +44,8 @@ pub(crate) struct SendRules<'a> {
     /// What the broker allows its topics at most.
     pub(crate) permission: u32,
     pub(crate) delay_levels: &'a DelayLevels,
+    /// No message waits longer for a time of its own.
+    pub(crate) timer_delay_max: Duration,
 }
 
 /// The request as far as the checks care.
@@ -54,6 +57,8 @@ pub(crate) struct Sent<'a> {
     pub(crate) client_version: i32,
     /// For the remark, as clients know it.
     pub(crate) producer_ip: IpAddr,
+    /// The leader's time.
+    pub(crate) now_ms: i64,
 }
 
 /// Where a message goes.
@@ -68,6 +73,15 @@ pub(crate) struct Target {
     pub(crate) delay_level: Option<u32>,
     /// It waits for the end of its transaction before it goes there.
     pub(crate) half: bool,
+    /// It waits for this time before it goes there.
+    pub(crate) due_ms: Option<i64>,
+}
+
+impl Target {
+    /// Whether it is stored elsewhere first.
+    pub(crate) const fn waits(&self) -> bool {
+        self.delay_level.is_some() || self.half || self.due_ms.is_some()
+    }
 }
 
 /// What to do.
@@ -87,7 +101,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) delay_level: i64,
     /// It is a copy of a message that waited once, and says where that was to go.
     pub(crate) names_real_topic: bool,
-    pub(crate) timer: Option<&'a str>,
+    pub(crate) timer: TimerScan<'a>,
     pub(crate) transaction: bool,
     /// The producer group that ends its transaction.
     pub(crate) producer_group: Option<&'a str>,
@@ -95,11 +109,57 @@ pub(crate) struct Scan<'a> {
     pub(crate) needs_rewrite: bool,
 }
 
+/// The properties that ask for a time of delivery, as they stand there.
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
+pub(crate) struct TimerScan<'a> {
+    delay_sec: Option<&'a str>,
+    delay_ms: Option<&'a str>,
+    deliver_ms: Option<&'a str>,
+    cancels: bool,
+}
+
+impl TimerScan<'_> {
+    const fn is_some(&self) -> bool {
+        self.delay_sec.is_some() || self.delay_ms.is_some() || self.deliver_ms.is_some() || self.cancels
+    }
+
+    /// When the message is due; none if that is not later than now.
+    fn due_ms(&self, now_ms: i64, delay_max: Duration) -> Result<Option<i64>, Failure> {
+        let illegal = |why: String| Failure::refused(ResponseCode::MESSAGE_ILLEGAL, why);
+        if self.cancels {
+            return Err(illegal(format!(
+                "{} does not cancel a message here: recall it by the handle that its send was answered with",
+                property::TIMER_DEL_UNIQKEY
+            )));
+        }
+        let number = |name: &str, value: &str| {
+            let parsed: Result<i64, _> = value.parse();
+            parsed.map_err(|_| illegal(format!("{name} is `{value}`, and should be a number")))
+        };
+        let due_ms = match *self {
+            Self { delay_sec: Some(value), .. } => {
+                now_ms.saturating_add(number(property::TIMER_DELAY_SEC, value)?.saturating_mul(1_000))
+            }
+            Self { delay_ms: Some(value), .. } => now_ms.saturating_add(number(property::TIMER_DELAY_MS, value)?),
+            Self { deliver_ms: Some(value), .. } => number(property::TIMER_DELIVER_MS, value)?,
+            _ => return Ok(None),
+        };
+        let wait_ms = due_ms.saturating_sub(now_ms);
+        let max_ms = i64::try_from(delay_max.as_millis()).unwrap_or(i64::MAX);
+        if wait_ms > max_ms {
+            return Err(illegal(format!(
+                "the message would wait {wait_ms} ms for its delivery, and broker.timer_delay_max allows {max_ms} ms"
+            )));
+        }
+        Ok((wait_ms > 0).then_some(due_ms))
+    }
+}
+
 /// Properties that the broker takes out before it stores a message, because it sets them or they are not for storing.
 const REPLACED: [&str; 4] = ["MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK"];
 
-/// Where a message goes that waits elsewhere first.
-const REAL: [&str; 2] = [property::REAL_TOPIC, property::REAL_QID];
+/// Where and when a message goes that waits elsewhere first.
+const REAL: [&str; 3] = [property::REAL_TOPIC, property::REAL_QID, property::TIMER_OUT_MS];
 
 impl<'a> Scan<'a> {
     pub(crate) fn of(text: &'a str) -> Self {
@@ -108,15 +168,11 @@ impl<'a> Scan<'a> {
             match name {
                 "UNIQ_KEY" => scan.unique_key = Some(value),
                 "DELAY" => scan.delay_level = value.parse().unwrap_or(0),
-                "REAL_TOPIC" | "REAL_QID" | "__transactionId__" => scan.names_real_topic = true,
-                "TIMER_DELAY_SEC" | "TIMER_DELAY_MS" | "TIMER_DELIVER_MS" | "TIMER_DEL_UNIQKEY" => {
-                    scan.timer = Some(match name {
-                        "TIMER_DELAY_SEC" => "TIMER_DELAY_SEC",
-                        "TIMER_DELAY_MS" => "TIMER_DELAY_MS",
-                        "TIMER_DELIVER_MS" => "TIMER_DELIVER_MS",
-                        _ => "TIMER_DEL_UNIQKEY",
-                    });
-                }
+                "REAL_TOPIC" | "REAL_QID" | "__transactionId__" | "TIMER_OUT_MS" => scan.names_real_topic = true,
+                "TIMER_DELAY_SEC" => scan.timer.delay_sec = Some(value),
+                "TIMER_DELAY_MS" => scan.timer.delay_ms = Some(value),
+                "TIMER_DELIVER_MS" => scan.timer.deliver_ms = Some(value),
+                "TIMER_DEL_UNIQKEY" => scan.timer.cancels = true,
                 "PGROUP" => scan.producer_group = Some(value),
                 "TRAN_MSG" => scan.transaction = value.eq_ignore_ascii_case("true"),
                 _ => scan.needs_rewrite |= REPLACED.contains(&name),
@@ -142,6 +198,8 @@ pub(crate) struct Additions<'a> {
     pub(crate) real: Option<(&'a str, u32)>,
     /// The id of the transaction it is sent in.
     pub(crate) transaction_id: Option<&'a str>,
+    /// When it is due, if it waits for that.
+    pub(crate) due_ms: Option<i64>,
 }
 
 /// Writes the properties of a message as they are stored: what the producer wrote, without what the broker sets, then
@@ -175,6 +233,9 @@ pub(crate) fn complete_properties(text: &str, scan: &Scan<'_>, additions: Additi
     if let Some((topic, queue_id)) = additions.real {
         push_property(REAL[0], topic, out);
         push_property(REAL[1], &queue_id.to_string(), out);
+    }
+    if let Some(due_ms) = additions.due_ms {
+        push_property(property::TIMER_OUT_MS, &due_ms.to_string(), out);
     }
 }
 
@@ -240,16 +301,14 @@ pub(crate) fn plan(
         ));
     }
     let delay_level = rules.delay_levels.level(sent.properties.delay_level);
-    if request.batch && delay_level.is_some() {
+    let due_ms = match delay_level {
+        Some(_) => None,
+        None => sent.properties.timer.due_ms(sent.now_ms, rules.timer_delay_max)?,
+    };
+    if request.batch && sent.properties.is_delayed() {
         return Err(Failure::refused(
             ResponseCode::MESSAGE_ILLEGAL,
             "a batch cannot be delayed; send its messages alone",
-        ));
-    }
-    if let (None, Some(property)) = (delay_level, sent.properties.timer) {
-        return Err(Failure::refused(
-            ResponseCode::MESSAGE_ILLEGAL,
-            format!("a delivery time is not supported yet, and {property} asks for one; delay levels are"),
         ));
     }
     if is_new {
@@ -265,6 +324,7 @@ pub(crate) fn plan(
                 dead_letter: true,
                 delay_level: None,
                 half: false,
+                due_ms: None,
             }),
             None => Plan::Create(dead_letter_topic(topic)),
         });
@@ -274,7 +334,7 @@ pub(crate) fn plan(
         Err(_) => pick(config.write_queues.max(1)),
     };
     let multi_tag = config.filter == TopicFilter::MultiTag;
-    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false, delay_level, half }))
+    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false, delay_level, half, due_ms }))
 }
 
 /// Refuses a half message that nobody could end, or that would have to wait once more.

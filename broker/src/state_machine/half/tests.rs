@@ -1,10 +1,8 @@
 //! Half messages as a function of the log.
 
-use raft_store::{Body, Payload};
-
 use super::super::command::Command;
-use super::super::testing::{Group, Message, message, pack};
-use super::super::{ApplyReply, CommandRefused, CommandReply, MessageOutcome, PackReply};
+use super::super::testing::{Group, Message, message};
+use super::super::{CommandRefused, CommandReply, MessageOutcome};
 use super::*;
 
 const P: &str = "PGROUP\u{1}p\u{2}";
@@ -27,16 +25,9 @@ async fn store(group: &Group, message: Message<'_>) -> HalfPlace {
     HalfPlace { queue_offset: appended.queue_offset, physical_offset: appended.physical_offset }
 }
 
-async fn apply(group: &Group, command: Command, messages: &[Message<'_>]) -> (CommandReply, PackReply) {
-    match group.append(Body::Normal(Payload(command.encode_with(&pack(messages))))).await {
-        ApplyReply::Command { reply, messages } => (reply, messages),
-        other => panic!("a command is answered as one, not by {other:?}"),
-    }
-}
-
 async fn end(group: &Group, halves: &[HalfPlace], end: HalfEnd, messages: &[Message<'_>]) -> CommandReply {
     let command = Command::EndHalves { halves: halves.to_vec(), end, stamped_ms: 1 };
-    apply(group, command, messages).await.0
+    group.command_with(command, messages).await.0
 }
 
 fn not_pending(place: HalfPlace) -> CommandReply {
@@ -84,8 +75,7 @@ async fn a_transaction_and_its_message_end_together_and_once() {
     assert_eq!(end(&group, &[second], HalfEnd::Rollback, &[]).await, CommandReply::Done);
     assert_eq!(end(&group, &[second], HalfEnd::Commit, &[message("A", 0, "2")]).await, not_pending(second));
     assert!(pending(&group).is_empty());
-    group.dispatched().await;
-    assert_eq!(group.store().max_offset("A", 0), 1);
+    assert_eq!(group.end_of("A", 0).await, 1);
 }
 
 #[tokio::test]
@@ -113,8 +103,7 @@ async fn an_end_that_does_not_fit_changes_nothing() {
         assert_eq!(end(&group, &halves, how, &messages).await, expected, "{halves:?} {how:?}");
         assert_eq!(pending(&group), [0]);
     }
-    group.dispatched().await;
-    assert_eq!(group.store().max_offset("A", 0), 0);
+    assert_eq!(group.end_of("A", 0).await, 0);
 }
 
 #[tokio::test]
@@ -137,18 +126,18 @@ async fn what_was_given_up_is_resumed_once() {
     let place = store(&group, half("1")).await;
     let halves = vec![place];
     let command = Command::EndHalves { halves, end: HalfEnd::GiveUp, stamped_ms: 1 };
-    let (_, copies) = apply(&group, command, &[message(GIVEN_UP_TOPIC, 0, "1").properties(P)]).await;
+    let (_, copies) = group.command_with(command, &[message(GIVEN_UP_TOPIC, 0, "1").properties(P)]).await;
     let [MessageOutcome::Appended(copy)] = copies.outcomes[..] else { panic!("{copies:?}") };
     assert!(pending(&group).is_empty());
     assert!(group.state().is_given_up(copy.physical_offset));
 
     let resume = |given_up| Command::ResumeHalf { given_up, stamped_ms: 1 };
     let not_given_up = CommandReply::Refused(CommandRefused::NotGivenUp);
-    assert_eq!(apply(&group, resume(copy.physical_offset + 1), &[half("1")]).await.0, not_given_up);
+    assert_eq!(group.command_with(resume(copy.physical_offset + 1), &[half("1")]).await.0, not_given_up);
     let unfit = CommandReply::Refused(CommandRefused::Invalid("one half message must follow"));
-    assert_eq!(apply(&group, resume(copy.physical_offset), &[message("A", 0, "1")]).await.0, unfit);
-    assert_eq!(apply(&group, resume(copy.physical_offset), &[half("1")]).await.0, CommandReply::Done);
-    assert_eq!(apply(&group, resume(copy.physical_offset), &[half("1")]).await.0, not_given_up);
+    assert_eq!(group.command_with(resume(copy.physical_offset), &[message("A", 0, "1")]).await.0, unfit);
+    assert_eq!(group.command_with(resume(copy.physical_offset), &[half("1")]).await.0, CommandReply::Done);
+    assert_eq!(group.command_with(resume(copy.physical_offset), &[half("1")]).await.0, not_given_up);
     assert_eq!(pending(&group), [1]);
     assert!(!group.state().is_given_up(copy.physical_offset));
 }
@@ -163,12 +152,12 @@ async fn a_half_message_that_moves_keeps_all_but_its_place() {
     let before = group.state().half(0).unwrap();
     let carry = Command::CarryHalves { halves: vec![first, second], stamped_ms: 1 };
     let copies = [half("1").stored_at(9), half("2")];
-    let (reply, moved) = apply(&group, carry.clone(), &copies).await;
+    let (reply, moved) = group.command_with(carry.clone(), &copies).await;
     assert_eq!(reply, CommandReply::Done);
     assert_eq!(pending(&group), [2, 3]);
     let [MessageOutcome::Appended(moved), _] = moved.outcomes[..] else { panic!("{moved:?}") };
     assert_eq!(group.state().half(2), Some(Half { physical_offset: moved.physical_offset, ..before }));
-    assert_eq!(apply(&group, carry, &copies).await.0, not_pending(first));
+    assert_eq!(group.command_with(carry, &copies).await.0, not_pending(first));
     // Who knows its old place only is told no, and its message does not come.
     assert_eq!(end(&group, &[first], HalfEnd::Commit, &[message("A", 0, "1")]).await, not_pending(first));
     let now = HalfPlace { queue_offset: 2, physical_offset: moved.physical_offset };

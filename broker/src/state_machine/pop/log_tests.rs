@@ -1,10 +1,8 @@
 //! What is under way as a function of the log.
 
-use raft_store::{Body, Payload};
-
 use super::super::command::{Command, OffsetCommit, OffsetsOfDeleted, ResetHold};
-use super::super::testing::{Group, Message, message, pack};
-use super::super::{ApplyReply, CommandRefused, CommandReply, MessageOutcome, PackReply};
+use super::super::testing::{Group, Message, message};
+use super::super::{CommandRefused, CommandReply, MessageOutcome, PackReply};
 use super::*;
 
 const DLQ: &str = "%DLQ%g";
@@ -59,10 +57,7 @@ fn committed(group: &Group) -> Option<u64> {
 
 async fn bury(group: &Group, offsets: &[u64], stamped_ms: i64, letters: &[Message<'_>]) -> (CommandReply, PackReply) {
     let command = Command::BuryPopped { queue: queue(), queue_offsets: offsets.to_vec(), stamped_ms };
-    match group.append(Body::Normal(Payload(command.encode_with(&pack(letters))))).await {
-        ApplyReply::Command { reply, messages } => (reply, messages),
-        other => panic!("a command is answered as one, not by {other:?}"),
-    }
+    group.command_with(command, letters).await
 }
 
 #[tokio::test]

@@ -64,6 +64,7 @@ fn check(topic: &str, fields: &[(&str, &str)], body_bytes: usize, expected: &str
         body_bytes,
         client_version: 479,
         producer_ip: [10, 0, 0, 9].into(),
+        now_ms: 1_000_000,
     };
     let rules = SendRules {
         broker_name: "b",
@@ -72,13 +73,15 @@ fn check(topic: &str, fields: &[(&str, &str)], body_bytes: usize, expected: &str
         message_bytes_max: 4 << 20,
         permission: PERM_READ | PERM_WRITE,
         delay_levels: &DelayLevels::default(),
+        timer_delay_max: Duration::from_secs(40 * 86_400),
     };
     let found = match plan(&sent, &rules, &names(), |queues| queues - 1) {
         Ok(Plan::Store(target)) => {
             let dead = if target.dead_letter { " dead" } else { "" };
             let wait = target.delay_level.map(|level| format!(" after level {level}")).unwrap_or_default();
             let half = if target.half { " half" } else { "" };
-            format!("store {} {}{dead}{half}{wait}", target.topic, target.queue_id)
+            let due = target.due_ms.map(|due_ms| format!(" at {due_ms}")).unwrap_or_default();
+            format!("store {} {}{dead}{half}{wait}{due}", target.topic, target.queue_id)
         }
         Ok(Plan::Create(config)) => format!("create {} {} {}", config.name, config.write_queues, config.perm),
         Err(Failure::Refused(code, _)) => format!("refuse {}", code.0),
@@ -162,16 +165,46 @@ fn a_half_message_names_who_ends_it() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_not_promised() {
-    check("T", &[("i", "TIMER_DELAY_SEC\u{1}3\u{2}")], 1, "refuse 13");
-    check("T", &[("i", "TRAN_MSG\u{1}false\u{2}")], 1, "store T 0");
+fn a_timer_waits_for_the_time_that_it_names() {
+    let timer = |properties: &[(&str, &str)], expected: &str| {
+        let text: String = properties.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect();
+        check("T", &[("i", &text)], 1, expected);
+    };
+    timer(&[("TIMER_DELAY_SEC", "3")], "store T 0 at 1003000");
+    timer(&[("TIMER_DELAY_MS", "2501")], "store T 0 at 1002501");
+    timer(&[("TIMER_DELIVER_MS", "1000001")], "store T 0 at 1000001");
+    // What is not in the future is delivered at once.
+    timer(&[("TIMER_DELIVER_MS", "1000000")], "store T 0");
+    timer(&[("TIMER_DELIVER_MS", "-5")], "store T 0");
+    timer(&[("TIMER_DELAY_MS", "0")], "store T 0");
+    timer(&[("TIMER_DELAY_SEC", "-9223372036854775808")], "store T 0");
+    // Forty days and no more.
+    timer(&[("TIMER_DELAY_SEC", "3456000")], "store T 0 at 3457000000");
+    timer(&[("TIMER_DELAY_MS", "3456000001")], "refuse 13");
+    timer(&[("TIMER_DELAY_SEC", "9223372036854775807")], "refuse 13");
+    timer(&[("TIMER_DELIVER_MS", "9223372036854775807")], "refuse 13");
+    timer(&[("TIMER_DELAY_SEC", "soon")], "refuse 13");
+    timer(&[("TIMER_DEL_UNIQKEY", "T+U")], "refuse 13");
+    // A level goes first, then seconds, then milliseconds.
+    timer(&[("TIMER_DELAY_SEC", "3"), ("DELAY", "2")], "store T 0 after level 2");
+    timer(
+        &[("TIMER_DELIVER_MS", "9999999"), ("TIMER_DELAY_MS", "2"), ("TIMER_DELAY_SEC", "1")],
+        "store T 0 at 1001000",
+    );
+    timer(&[("TIMER_DELIVER_MS", "9999999"), ("TIMER_DELAY_MS", "2")], "store T 0 at 1000002");
+    let with = |field: (&'static str, &'static str)| [("i", "TIMER_DELAY_SEC\u{1}3\u{2}"), field];
+    check("T", &with(("m", "true")), 1, "refuse 13");
+    check("T", &with(("e", "2")), 1, "store T 2 at 1003000");
+    check("new", &with(("e", "0")), 1, "create new 4 6");
+    check("%RETRY%g", &with(("j", "17")), 1, "create %DLQ%g 1 6");
 }
 
 #[test]
 fn properties_are_completed() {
     fn check(text: &str, unique_key: Option<&str>, real: Option<(&str, u32)>, expected: &[(&str, &str)]) {
         let mut out = String::new();
-        let additions = Additions { cluster_name: "C", region: "R", unique_key, real, transaction_id: None };
+        let additions =
+            Additions { cluster_name: "C", region: "R", unique_key, real, transaction_id: None, due_ms: None };
         complete_properties(text, &Scan::of(text), additions, &mut out);
         let found: Vec<_> = Properties::new(&out).iter().collect();
         assert_eq!(found, expected, "{text:?}");
