@@ -27,6 +27,7 @@ var underKills = []scenario{
 	{"kills_push_orderly", killsPushOrderly},
 	{"kills_retry", killsRetry},
 	{"kills_delay_levels", killsDelayLevels},
+	{"kills_timers", killsTimers},
 	{"kills_transaction", killsTransaction},
 	{"kills_request_reply", killsRequestReply},
 }
@@ -286,20 +287,36 @@ func awaitCopies(e *env, topic, prefix string, wanted map[string]int) {
 	})
 }
 
-// No message comes before its time, and each that waits is moved to its topic once.
 func killsDelayLevels(e *env) {
 	const level, delay = 2, 5 * time.Second
+	killsWaiting(e, "SCHEDULE_TOPIC_XXXX", func(m *primitive.Message) time.Time {
+		m.WithDelayTimeLevel(level)
+		return time.Now().Add(delay)
+	})
+}
+
+func killsTimers(e *env) {
+	const delay = 5 * time.Second
+	killsWaiting(e, "rmq_sys_wheel_timer", func(m *primitive.Message) time.Time {
+		at := time.Now().Add(delay)
+		m.WithDelayTimestamp(at)
+		return at
+	})
+}
+
+// No message comes before its time, and each that waits is moved to its topic once. `wait` makes a message wait, and says
+// when it may come.
+func killsWaiting(e *env, waitingTopic string, wait func(m *primitive.Message) time.Time) {
 	topic := e.killsTopic("t", 2)
 	in := &inbox{}
 	e.member(e.name("g"), topic, "*", in)
 	p := e.producer()
 	prefix := e.name("later")
-	askedAt := map[string]int64{}
+	due := map[string]int64{}
 	r := newRecord()
 	for i := 0; !killsOver(); i++ {
 		m := message(topic, fmt.Sprintf("%s %d", prefix, i))
-		m.WithDelayTimeLevel(level)
-		askedAt[string(m.Body)] = time.Now().UnixMilli()
+		due[string(m.Body)] = wait(m).UnixMilli()
 		send := func() (*primitive.SendResult, error) { return p.SendSync(context.Background(), m) }
 		check(again("sending", send).Status == primitive.SendOK, "a send was answered with another status")
 		r.texts[string(m.Body)] = true
@@ -307,10 +324,10 @@ func killsDelayLevels(e *env) {
 	}
 	awaitAll(r.sorted(), in)
 	for _, m := range in.all() {
-		took := m.StoreTimestamp - askedAt[string(m.Body)]
-		check(took >= delay.Milliseconds(), "%s was stored in its topic after %d ms, before its time", m.Body, took)
+		early := due[string(m.Body)] - m.StoreTimestamp
+		check(early <= 0, "%s was stored in its topic %d ms before its time", m.Body, early)
 	}
-	waited := copies(e, "SCHEDULE_TOPIC_XXXX", prefix)
+	waited := copies(e, waitingTopic, prefix)
 	awaitCopies(e, topic, prefix, waited)
 	e.note("%d acknowledged, all that waited were moved once", len(r.texts))
 }

@@ -12,38 +12,58 @@ import (
 // Messages that come later: delay levels and further tries.
 var coming = []scenario{
 	{"delay_levels", delayLevels},
+	{"timers", timers},
 	{"retry", retry},
 }
 
+// Delivered this much after its time, a message is late.
+const lateness = 2 * time.Second
+
 // Each message comes once and not before its time.
 func delayLevels(e *env) {
-	const level, delay, late = 2, 5 * time.Second, 2 * time.Second
+	const level, delay = 2, 5 * time.Second
+	comeLater(e, func(_ int, m *primitive.Message) time.Time {
+		m.WithDelayTimeLevel(level)
+		return time.Now().Add(delay)
+	})
+}
+
+// Each message comes once and not before the time that it names.
+func timers(e *env) {
+	comeLater(e, func(i int, m *primitive.Message) time.Time {
+		// From 6 s down to 2 s: the last ones sent come first.
+		at := time.Now().Add(6*time.Second - time.Duration(i)*40*time.Millisecond)
+		m.WithDelayTimestamp(at)
+		return at
+	})
+}
+
+// comeLater sends messages that wait: `wait` makes one do so, and says when it may come.
+func comeLater(e *env, wait func(i int, m *primitive.Message) time.Time) {
 	topic := e.topic("t", 2)
 	in := &inbox{}
 	e.member(e.name("g"), topic, "*", in)
 	p := e.producer()
 	send(p, message(topic, "at once"))
 	in.awaitExactly([]string{"at once"}, rebalanceLimit)
-	sentAt := map[string]int64{}
+	due := map[string]int64{}
 	texts := numbered(0, 100)
-	for _, text := range texts {
+	for i, text := range texts {
 		m := message(topic, text)
-		m.WithDelayTimeLevel(level)
-		sentAt[text] = time.Now().UnixMilli()
+		due[text] = wait(i, m).UnixMilli()
 		send(p, m)
 	}
 	in.awaitExactly(append([]string{"at once"}, texts...), 30*time.Second)
 	latest := int64(0)
 	for _, m := range in.all() {
-		sent, is := sentAt[string(m.Body)]
-		if !is {
+		at, waited := due[string(m.Body)]
+		if !waited {
 			continue
 		}
-		took := m.StoreTimestamp - sent
-		check(took >= delay.Milliseconds(), "%s came after %d ms, before its time", m.Body, took)
-		latest = max(latest, took-delay.Milliseconds())
+		check(m.StoreTimestamp >= at, "%s came %d ms before its time", m.Body, at-m.StoreTimestamp)
+		latest = max(latest, m.StoreTimestamp-at)
 	}
-	check(latest < late.Milliseconds(), "a message came %d ms late", latest)
+	check(latest < lateness.Milliseconds(), "a message came %d ms late", latest)
 	e.note("at most %d ms late", latest)
 }
 

@@ -66,6 +66,7 @@ public final class Main {
         Pushing.register(scenarios);
         Later.register(scenarios);
         Popping.register(scenarios);
+        Timers.register(scenarios);
         Exchanges.register(scenarios);
         Pulling.register(scenarios);
         Lookup.register(scenarios);
