@@ -86,9 +86,9 @@ pub(crate) const SEND_PATIENCE: Patience =
 pub(crate) const PULL_PATIENCE: Patience =
     Patience { hold: Duration::from_secs(1), total: Duration::from_secs(2), repeat: Repeat::Harmless };
 
-/// Commits are mostly one-way, and repeated by their clients.
+/// Go waits 3 s. An attempt that is still on its way could undo what the client commits after it was answered.
 pub(crate) const COMMIT_PATIENCE: Patience =
-    Patience { hold: Duration::from_secs(2), total: Duration::from_millis(2_700), repeat: Repeat::Harmless };
+    Patience { hold: Duration::from_secs(2), total: Duration::from_millis(2_700), repeat: Repeat::Shows };
 
 /// The time that a replica which is taken for the leader waits to become it.
 const TAKEOVER_WAIT: Duration = Duration::from_millis(500);

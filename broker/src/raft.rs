@@ -339,8 +339,17 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// # Errors
     /// [`ProposeError`] says whether the entry may still be applied.
     pub async fn propose(&self, payload: Bytes) -> Result<(ApplyReply, LogId), ProposeError> {
+        self.propose_and_wait(payload, None).await
+    }
+
+    /// Proposes one entry in `term` or not at all, see [`GroupRaft::propose`].
+    pub(crate) async fn propose_in(&self, term: u64, payload: Bytes) -> Result<(ApplyReply, LogId), ProposeError> {
+        self.propose_and_wait(payload, Some(term)).await
+    }
+
+    async fn propose_and_wait(&self, payload: Bytes, term: Option<u64>) -> Result<(ApplyReply, LogId), ProposeError> {
         let (answer, answered) = oneshot::channel();
-        self.propose_with(payload, None, move |result| drop(answer.send(result))).await;
+        self.propose_with(payload, term, move |result| drop(answer.send(result))).await;
         match tokio::time::timeout(self.0.options.propose_timeout, answered).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(ProposeError::unknown("the proposal was dropped")),

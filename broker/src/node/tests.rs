@@ -1,5 +1,6 @@
 //! A whole node in one process: its start, its stop, and a replica that fails.
 
+mod commits;
 mod damaged;
 mod retire;
 

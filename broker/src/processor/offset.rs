@@ -4,8 +4,6 @@
 //! what any replica answered before, and then waits for commits of the same queue that are on their way: a consumer that
 //! takes over a queue starts no earlier than the one before it had committed.
 
-use std::time::Duration;
-
 use protocol::header::{
     Boundary, GetMaxOffsetRequest, QueryConsumerOffsetRequest, QueueOffsetResponse, QueueRequest, SearchOffsetRequest,
     StoreTimeResponse, UpdateConsumerOffsetRequest,
@@ -22,13 +20,6 @@ use crate::forward::{COMMIT_PATIENCE, Place, Source};
 use crate::raft::ProposeError;
 use crate::state_machine::{ApplyReply, Command, CommandReply};
 use crate::store::TimeBoundary;
-
-/// Commits passed on one by one when leadership is lost under a batch; the others come again from their clients.
-const PASSED_ON_MAX: usize = 256;
-
-/// Marks a commit that this replica accepted and could not store: its consumer may have committed a later place meanwhile
-/// to whoever leads now, and that one stays.
-const FORWARD_ONLY: &str = "gantryForwardOnly";
 
 /// The words clients know for "nothing is stored".
 const NONE_STORED: &str = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first";
@@ -63,9 +54,9 @@ impl Group {
     /// Commits an offset that nobody waits for, wherever the leader is.
     pub(super) fn commit_quietly(&self, key: Key, queue_offset: u64) {
         match self.place() {
-            Place::Here { .. } => {
-                if self.0.offsets.put(key, queue_offset).is_err() {
-                    tracing::debug!("too many commits wait, one is dropped");
+            Place::Here { term } => {
+                if let Err(why) = self.0.offsets.put(term, key, queue_offset) {
+                    tracing::debug!(why = why.reason(), "a one-way commit is dropped");
                 }
             }
             Place::There { node_id } => {
@@ -99,8 +90,15 @@ impl Group {
 
     /// Stores a consumed offset and waits until it is applied.
     pub(super) async fn update_consumer_offset(&self, request: &RemotingCommand) -> Outcome {
+        let Place::Here { term } = self.place() else {
+            return Err(Failure::NotLeading("leadership has moved".to_owned()));
+        };
         if let Some(group) = self.group_to_create(request) {
-            self.create_group(&group, None).await?;
+            // A group may be created twice, and the commit has not begun.
+            self.create_group(&group, None).await.map_err(|failure| match failure {
+                Failure::Unknown(why) => Failure::NotLeading(why),
+                failure => failure,
+            })?;
         }
         let (key, queue_offset) = self.commit_of(request)?;
         if self.0.state.held_reset(&key.group, &key.topic, key.queue_id).is_some() {
@@ -113,14 +111,8 @@ impl Group {
                 return Err(Failure::error(format!("offset {queue_offset} is beyond the queue's end {max_offset}")));
             }
         }
-        let flushed = if request.ext.get(FORWARD_ONLY).is_some() {
-            let stored = |key: &Key| self.0.state.consumer_offset(&key.group, &key.topic, key.queue_id);
-            self.0.offsets.put_forward(key, queue_offset, stored)
-        } else {
-            self.0.offsets.put_and_wait(key, queue_offset).map(Some)
-        };
-        let flushed = flushed.map_err(|_| Failure::NotLeading("too many commits wait".to_owned()))?;
-        let Some(flushed) = flushed else { return Ok(success(request)) };
+        let accepted = self.0.offsets.put_and_wait(term, key, queue_offset);
+        let flushed = accepted.map_err(|why| Failure::NotLeading(why.reason().to_owned()))?;
         settle(flushed.await.unwrap_or_else(|_| Flushed::Unknown("the group has stopped".to_owned())))?;
         Ok(success(request))
     }
@@ -291,42 +283,18 @@ impl Group {
     async fn flush_some_offsets(&self) -> bool {
         let _one_at_a_time = self.0.flushing.lock().await;
         let Some(batch) = self.0.offsets.take() else { return true };
-        let mut command = Command::CommitOffsets { commits: batch.commits, stamped_ms: self.stamp_ms() };
-        let flushed = match self.0.raft.propose(command.encode()).await {
+        let command = Command::CommitOffsets { commits: batch.commits, stamped_ms: self.stamp_ms() };
+        let flushed = match self.0.raft.propose_in(batch.term, command.encode()).await {
             Ok(_) => Flushed::Applied,
             Err(error @ (ProposeError::NotProposed { .. } | ProposeError::Stopped)) => {
-                tracing::debug!(%error, "offsets were not proposed");
+                // Those who wait are told; the others are dropped, see `offset_buffer`.
+                tracing::debug!(%error, term = batch.term, "offsets were not proposed");
                 Flushed::NotProposed
             }
             Err(error) => Flushed::Unknown(error.to_string()),
         };
         self.0.offsets.settle(&flushed);
-        if flushed == Flushed::NotProposed
-            && let Command::CommitOffsets { commits, .. } = &mut command
-        {
-            let commits = std::mem::take(commits).into_iter().take(PASSED_ON_MAX);
-            self.pass_commits_on(commits.map(|commit| {
-                let key = Key { group: commit.group, topic: commit.topic, queue_id: commit.queue_id };
-                (key, commit.queue_offset)
-            }));
-        }
         flushed == Flushed::Applied
-    }
-
-    /// Hands commits that were accepted here to whoever leads now.
-    fn pass_commits_on(&self, commits: impl Iterator<Item = (Key, u64)> + Send + 'static) {
-        let group = self.clone();
-        self.0.tasks.spawn(async move {
-            let give_up_at = Instant::now() + Duration::from_secs(5);
-            for (key, queue_offset) in commits {
-                if Instant::now() >= give_up_at {
-                    return;
-                }
-                let request = commit_request(&key, queue_offset).with_ext(FORWARD_ONLY, true);
-                let origin = group.0.settings.client_addr;
-                let _ = Box::pin(group.at_leader(&request, origin, Source::Client, COMMIT_PATIENCE)).await;
-            }
-        });
     }
 }
 

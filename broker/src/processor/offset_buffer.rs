@@ -4,6 +4,30 @@
 //! So commits are collected here, a later one for the same queue replacing an earlier one, and a flusher makes one entry
 //! of them at most every [`FLUSH_INTERVAL`]. Whoever wants to know when a commit is in force waits with it. Whoever reads
 //! an offset first waits for what is on its way for that queue: a read never shows less than what was accepted before.
+//!
+//! # A commit belongs to the term in which it was accepted
+//!
+//! An offset is a register, and its consumer or an administrator may set it back, so commits must not overtake each
+//! other, least of all one that was answered. Within a term one replica accepts them all and puts them into the log in
+//! that order. Between terms the log decides: entries of an older term lie before those of a newer one, or nowhere.
+//! Therefore a commit enters the log in the term in which it was accepted, or not at all. A replica that was paused, cut
+//! off or deposed, and perhaps leads again, does not know what its clients did meanwhile, and no clock could tell it.
+//!
+//! What becomes of a commit that can no longer enter:
+//!
+//! | It came | It is | Because |
+//! | --- | --- | --- |
+//! | with somebody waiting | told to have never been proposed, and tried where the leader is now | its client waits, so this is still the same attempt; after the time that clients wait it is refused |
+//! | one-way, or with a pull | dropped | nobody can say how old it is; and it would have been lost as well if the process had died |
+//!
+//! A dropped commit costs no message: a consumer that starts before the next one gets again what it had consumed. Java,
+//! Go, C++ and Python clients commit the offset of each of their queues every five seconds, changed or not. The Rust
+//! client commits each twice, five seconds apart, and waits for an answer when it gives a queue up. What a Java or C++ client
+//! commits while it shuts down is repeated by nobody, which is why a leader that hands over puts everything into the log
+//! before.
+//!
+//! What this cannot decide is how long a one-way commit was on its way to the replica that accepts it: it has no latest
+//! moment at which it takes effect.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,16 +62,44 @@ pub(crate) enum Flushed {
 /// Resolves when the commits it was given with are settled.
 pub(crate) type Waiter = oneshot::Receiver<Flushed>;
 
-/// Too many commits wait.
+/// Why a commit was not accepted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BufferFull;
+pub(crate) enum NotAccepted {
+    /// Too many wait.
+    Full,
+    /// A later term has begun.
+    Overtaken,
+}
+
+impl NotAccepted {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Full => "too many commits wait",
+            Self::Overtaken => "another term has begun",
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// In which everything pending was accepted.
+    term: u64,
     pending: HashMap<Key, u64>,
     waiting: Vec<(Key, oneshot::Sender<Flushed>)>,
     in_flight: HashMap<Key, u64>,
     in_flight_waiting: Vec<oneshot::Sender<Flushed>>,
+}
+
+impl Inner {
+    /// Drops what was accepted in earlier terms.
+    fn begin(&mut self, term: u64) {
+        self.term = term;
+        self.pending.clear();
+        for (_, waiter) in self.waiting.drain(..) {
+            // Whoever waited may have gone.
+            let _ = waiter.send(Flushed::NotProposed);
+        }
+    }
 }
 
 /// The commits of one broker group that are not in the log yet.
@@ -60,52 +112,40 @@ pub(crate) struct OffsetBuffer {
 /// Commits taken out to be made an entry. Goes back through [`OffsetBuffer::settle`].
 #[derive(Debug)]
 pub(crate) struct Batch {
+    /// The one term in which it may enter the log.
+    pub(crate) term: u64,
     pub(crate) commits: Vec<OffsetCommit>,
 }
 
 impl OffsetBuffer {
-    /// Adds a commit that nobody waits for.
-    pub(crate) fn put(&self, key: Key, queue_offset: u64) -> Result<(), BufferFull> {
-        self.insert(key, queue_offset, None)
+    /// Adds a commit that nobody waits for, accepted by the leader of `term`.
+    pub(crate) fn put(&self, term: u64, key: Key, queue_offset: u64) -> Result<(), NotAccepted> {
+        self.insert(term, key, queue_offset, None)
     }
 
     /// Adds a commit and waits for it.
-    pub(crate) fn put_and_wait(&self, key: Key, queue_offset: u64) -> Result<Waiter, BufferFull> {
+    pub(crate) fn put_and_wait(&self, term: u64, key: Key, queue_offset: u64) -> Result<Waiter, NotAccepted> {
         let (sender, receiver) = oneshot::channel();
-        self.insert(key, queue_offset, Some(sender))?;
+        self.insert(term, key, queue_offset, Some(sender))?;
         Ok(receiver)
     }
 
-    /// Adds a commit that may have been overtaken, and waits for it; `None` if a later place is stored or on its way.
-    ///
-    /// `stored` tells what is in force.
-    pub(crate) fn put_forward(
+    fn insert(
         &self,
+        term: u64,
         key: Key,
         queue_offset: u64,
-        stored: impl FnOnce(&Key) -> Option<u64>,
-    ) -> Result<Option<Waiter>, BufferFull> {
-        let (sender, receiver) = oneshot::channel();
+        waiter: Option<oneshot::Sender<Flushed>>,
+    ) -> Result<(), NotAccepted> {
         let mut inner = self.inner.lock();
-        // Under the lock, since a commit is in one of the three from its acceptance on.
-        let known = [inner.pending.get(&key).copied(), inner.in_flight.get(&key).copied(), stored(&key)];
-        if known.into_iter().flatten().any(|known| known >= queue_offset) {
-            return Ok(None);
+        if term < inner.term {
+            return Err(NotAccepted::Overtaken);
         }
-        if inner.pending.len() >= PENDING_COMMITS_MAX {
-            return Err(BufferFull);
+        if term > inner.term {
+            inner.begin(term);
         }
-        inner.waiting.push((key.clone(), sender));
-        inner.pending.insert(key, queue_offset);
-        drop(inner);
-        self.filled.notify_one();
-        Ok(Some(receiver))
-    }
-
-    fn insert(&self, key: Key, queue_offset: u64, waiter: Option<oneshot::Sender<Flushed>>) -> Result<(), BufferFull> {
-        let mut inner = self.inner.lock();
         if inner.pending.len() >= PENDING_COMMITS_MAX && !inner.pending.contains_key(&key) {
-            return Err(BufferFull);
+            return Err(NotAccepted::Full);
         }
         if let Some(waiter) = waiter {
             inner.waiting.push((key.clone(), waiter));
@@ -186,6 +226,7 @@ impl OffsetBuffer {
             }
         }
         inner.waiting = still_waiting;
+        let term = inner.term;
         drop(guard);
         let commits = taken.into_iter().map(|(key, queue_offset)| OffsetCommit {
             group: key.group,
@@ -193,7 +234,7 @@ impl OffsetBuffer {
             queue_id: key.queue_id,
             queue_offset,
         });
-        Some(Batch { commits: commits.collect() })
+        Some(Batch { term, commits: commits.collect() })
     }
 
     /// Ends the batch that is out and tells everyone who waits for it.
@@ -227,9 +268,9 @@ mod tests {
     #[test]
     fn later_commits_replace_earlier_ones() {
         let buffer = OffsetBuffer::default();
-        buffer.put(key("g", 0), 1).unwrap();
-        buffer.put(key("g", 1), 7).unwrap();
-        buffer.put(key("g", 0), 2).unwrap();
+        buffer.put(1, key("g", 0), 1).unwrap();
+        buffer.put(1, key("g", 1), 7).unwrap();
+        buffer.put(1, key("g", 0), 2).unwrap();
         assert_eq!(offsets(&buffer.take().unwrap()), [(0, 2), (1, 7)]);
         buffer.settle(&Flushed::Applied);
         assert!(buffer.take().is_none());
@@ -238,11 +279,11 @@ mod tests {
     #[test]
     fn everyone_who_waits_learns_the_outcome_of_their_own_batch() {
         let buffer = OffsetBuffer::default();
-        let mut first = buffer.put_and_wait(key("g", 0), 1).unwrap();
+        let mut first = buffer.put_and_wait(1, key("g", 0), 1).unwrap();
         let mut reader = buffer.settled(&key("g", 0)).unwrap();
         assert!(buffer.settled(&key("g", 1)).is_none());
         buffer.take().unwrap();
-        let mut second = buffer.put_and_wait(key("g", 0), 2).unwrap();
+        let mut second = buffer.put_and_wait(1, key("g", 0), 2).unwrap();
         buffer.settle(&Flushed::Applied);
         assert_eq!(first.try_recv(), Ok(Flushed::Applied));
         assert_eq!(reader.try_recv(), Ok(Flushed::Applied));
@@ -255,28 +296,37 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_was_overtaken_does_not_go_back() {
+    fn a_term_takes_nothing_over_from_the_one_before() {
         let buffer = OffsetBuffer::default();
-        let forward = |queue_offset, stored: u64| {
-            buffer.put_forward(key("g", 0), queue_offset, |_| Some(stored)).unwrap().is_some()
-        };
-        assert!(!forward(5, 5));
-        assert!(!forward(4, 5));
-        // A later one is pending, and then in flight.
-        buffer.put(key("g", 0), 7).unwrap();
-        assert!(!forward(6, 5));
-        buffer.take().unwrap();
-        assert!(!forward(6, 5));
-        assert!(forward(8, 5));
-        buffer.settle(&Flushed::Applied);
-        assert_eq!(offsets(&buffer.take().unwrap()), [(0, 8)]);
+        buffer.put(1, key("g", 0), 1).unwrap();
+        let mut waiter = buffer.put_and_wait(1, key("g", 1), 1).unwrap();
+        let mut reader = buffer.settled(&key("g", 0)).unwrap();
+        buffer.put(3, key("g", 2), 1).unwrap();
+        assert_eq!(waiter.try_recv(), Ok(Flushed::NotProposed));
+        assert_eq!(reader.try_recv(), Ok(Flushed::NotProposed));
+        assert_eq!(buffer.put(2, key("g", 3), 1), Err(NotAccepted::Overtaken));
+        let batch = buffer.take().unwrap();
+        assert_eq!((batch.term, offsets(&batch)), (3, vec![(2, 1)]));
+    }
+
+    #[test]
+    fn a_batch_that_is_out_stays_in_its_term() {
+        let buffer = OffsetBuffer::default();
+        let mut waiter = buffer.put_and_wait(1, key("g", 0), 1).unwrap();
+        assert_eq!(buffer.take().unwrap().term, 1);
+        buffer.put(2, key("g", 0), 2).unwrap();
+        assert!(waiter.try_recv().is_err());
+        buffer.settle(&Flushed::NotProposed);
+        assert_eq!(waiter.try_recv(), Ok(Flushed::NotProposed));
+        let batch = buffer.take().unwrap();
+        assert_eq!((batch.term, offsets(&batch)), (2, vec![(0, 2)]));
     }
 
     #[test]
     fn large_buffers_go_in_several_entries() {
         let buffer = OffsetBuffer::default();
         for queue_id in 0..10_000 {
-            buffer.put(key("g", queue_id), 1).unwrap();
+            buffer.put(1, key("g", queue_id), 1).unwrap();
         }
         assert_eq!(buffer.take().unwrap().commits.len(), BATCH_COMMITS_MAX);
         buffer.settle(&Flushed::Applied);
@@ -286,8 +336,8 @@ mod tests {
     #[test]
     fn a_forgotten_group_commits_nothing() {
         let buffer = OffsetBuffer::default();
-        let mut waiter = buffer.put_and_wait(key("g", 0), 1).unwrap();
-        buffer.put(key("h", 0), 1).unwrap();
+        let mut waiter = buffer.put_and_wait(1, key("g", 0), 1).unwrap();
+        buffer.put(1, key("h", 0), 1).unwrap();
         buffer.forget(&GroupName::parse("g").unwrap(), None);
         assert_eq!(waiter.try_recv(), Ok(Flushed::Applied));
         let batch = buffer.take().unwrap();
