@@ -5,7 +5,8 @@
 //! waits. A request is passed on at most once; the replica it reaches holds it for a moment if it is just taking over,
 //! and otherwise says that it does not lead, upon which the first replica looks again.
 //!
-//! A request whose outcome is unknown is not tried again unless doing it twice is the same as doing it once.
+//! A request whose outcome is unknown is not tried again unless doing it twice is the same as doing it once, however late
+//! the second time is. If it is tried again to no avail, its outcome stays unknown.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -185,6 +186,7 @@ impl Group {
             Source::Replica => patience.hold.min(TAKEOVER_WAIT),
         };
         let mut reason = "no leader is known".to_owned();
+        let mut may_be_done = false;
         loop {
             let place = *places.borrow_and_update();
             let attempt = match place {
@@ -204,14 +206,12 @@ impl Group {
                 Attempt::Unknown(why) if patience.repeat == Repeat::Shows => {
                     return Some(unknown_outcome(request, &why));
                 }
-                Attempt::Nowhere(why) | Attempt::Unknown(why) => reason = why,
+                Attempt::Nowhere(why) => reason = why,
+                Attempt::Unknown(why) => (reason, may_be_done) = (why, true),
             }
             let hold_until = started + hold;
             if Instant::now() >= hold_until {
-                return Some(match source {
-                    Source::Client => not_proposed(request, &reason),
-                    Source::Replica => refusal(request, NOT_LEADING, reason),
-                });
+                return give_up(request, source, reason, may_be_done);
             }
             let pause = match place {
                 Place::Nowhere => hold_until,
@@ -248,6 +248,16 @@ impl Group {
     }
 }
 
+/// The last answer to a request that nobody served in time. A replica that gets none takes the outcome for unknown.
+fn give_up(request: &RemotingCommand, source: Source, reason: String, may_be_done: bool) -> Option<RemotingCommand> {
+    match (source, may_be_done) {
+        (Source::Client, true) => Some(unknown_outcome(request, &reason)),
+        (Source::Client, false) => Some(not_proposed(request, &reason)),
+        (Source::Replica, true) => None,
+        (Source::Replica, false) => Some(refusal(request, NOT_LEADING, reason)),
+    }
+}
+
 /// How one attempt to serve a request ended.
 enum Attempt {
     /// With this answer, or with silence.
@@ -281,6 +291,18 @@ mod tests {
         assert_eq!(Place::of(&leader(false), true), Place::Nowhere);
         assert_eq!(Place::of(&follower(Some((2, Member::default()))), true), Place::There { node_id: 2 });
         assert_eq!(Place::of(&follower(None), true), Place::Nowhere);
+    }
+
+    #[test]
+    fn what_may_have_been_done_is_never_said_not_to_be() {
+        let request = RemotingCommand::request(RequestCode::END_TRANSACTION);
+        let remark = |source, may_be_done| {
+            give_up(&request, source, "why".to_owned(), may_be_done).map(|answer| answer.remark.unwrap().to_string())
+        };
+        assert_eq!(remark(Source::Client, false).unwrap(), "not proposed: why");
+        assert_eq!(remark(Source::Client, true).unwrap(), "outcome unknown: why");
+        assert_eq!(give_up(&request, Source::Replica, String::new(), false).unwrap().response_code(), NOT_LEADING);
+        assert_eq!(remark(Source::Replica, true), None);
     }
 
     #[test]
