@@ -231,10 +231,14 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             state: parking_lot::Mutex::default(),
         });
         let silence = Silence::new(options.started, options.restarted, options.timing.election_timeout_max);
-        let role = tokio_watch::Sender::new(Role::Follower { term: 0, leader: None });
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
+        let mut reported = raft.metrics();
         raft.run();
+        // Before its first report it shows a replica that has nothing. One that ends before shows it to those who watch.
+        let _ = reported.changed().await;
+        let term = reported.borrow_and_update().current_term;
+        let role = tokio_watch::Sender::new(Role::Follower { term, leader: None });
         let heard = Arc::new(Heard::default());
         let room = Arc::new(Room::default());
         let replacing = Arc::new(Replacing {

@@ -61,10 +61,6 @@ async fn watch_broker(layout: Layout, number: u16, life: Arc<AtomicU32>, recorde
 
 /// What a replica says about itself, once it runs.
 fn observation(node: &str, life: u32, group: &Value) -> Option<Observation> {
-    // For a moment its Raft part has not read anything yet and says so.
-    if group["term"] == 0 && group["last"].is_null() {
-        return None;
-    }
     let role = group["role"].as_str()?;
     let leader = match role {
         "leader" => Some(node),
@@ -135,8 +131,6 @@ mod tests {
             observation("n1", 1, &json!({"name": "broker-a", "id": 1, "role": role, "term": 4, "leader": leader}))
         };
         assert!(seen("recovering").is_none());
-        let unread = json!({"name": "broker-a", "id": 1, "role": "electing", "term": 0, "last": null, "leader": null});
-        assert!(observation("n1", 1, &unread).is_none());
         assert_eq!(seen("follower").unwrap().leader.as_deref(), Some("n2"));
         assert_eq!(seen("leader").unwrap().leader.as_deref(), Some("n1"));
     }

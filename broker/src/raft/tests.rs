@@ -459,3 +459,17 @@ async fn group_of_one_leads_alone() {
     assert!(matches!(cluster.raft(1).transfer_leader(None).await, Err(AdminError::Refused(_))));
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_replica_that_starts_again_shows_at_once_what_it_had() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.raft(1).propose(Bytes::from_static(b"a")).await.unwrap();
+    let before = cluster.raft(1).metrics();
+    cluster.kill(1).await;
+    cluster.restart(1).await;
+    // Nothing else has run since it started.
+    let (role, now) = (cluster.raft(1).role().borrow().clone(), cluster.raft(1).metrics());
+    assert!(role.term() >= before.term, "{role:?}");
+    assert!(now.term >= before.term && now.last >= before.last, "{now:?}");
+    cluster.stop().await;
+}
