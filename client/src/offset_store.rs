@@ -28,10 +28,21 @@ pub(crate) enum Place {
     Memory,
 }
 
+/// A one-way commit may get lost, as those on their way to a leader that changes do. So each offset is committed in so
+/// many rounds.
+const ROUNDS: u8 = 2;
+
 #[derive(Debug, Clone, Copy)]
 struct Offset {
     consumed: i64,
-    is_written: bool,
+    /// Rounds in which it is still to be committed; none once it is known to be.
+    rounds_left: u8,
+}
+
+impl Offset {
+    fn new(consumed: i64) -> Self {
+        Self { consumed, rounds_left: ROUNDS }
+    }
 }
 
 impl OffsetStore {
@@ -53,14 +64,14 @@ impl OffsetStore {
         let mut offsets = self.offsets.lock();
         match offsets.get_mut(queue) {
             Some(offset) if offset.consumed >= consumed => {}
-            Some(offset) => *offset = Offset { consumed, is_written: false },
-            None => drop(offsets.insert(queue.clone(), Offset { consumed, is_written: false })),
+            Some(offset) => *offset = Offset::new(consumed),
+            None => drop(offsets.insert(queue.clone(), Offset::new(consumed))),
         }
     }
 
     /// Sets an offset, back if need be.
     pub(crate) fn reset(&self, queue: &Queue, consumed: i64) {
-        self.offsets.lock().insert(queue.clone(), Offset { consumed, is_written: false });
+        self.offsets.lock().insert(queue.clone(), Offset::new(consumed));
     }
 
     /// The offset known here.
@@ -73,13 +84,16 @@ impl OffsetStore {
         self.offsets.lock().remove(queue);
     }
 
-    /// Writes what has changed since it was last written. What fails is tried again with the next call.
+    /// What is still to be written.
+    fn due(&self) -> Vec<(Queue, i64)> {
+        let offsets = self.offsets.lock();
+        let due = offsets.iter().filter(|(_, offset)| offset.rounds_left > 0);
+        due.map(|(queue, offset)| (queue.clone(), offset.consumed)).collect()
+    }
+
+    /// Writes what is not known to be written. What fails is tried again with the next call.
     pub(crate) async fn write_all(&self) {
-        let changed: Vec<(Queue, i64)> = {
-            let offsets = self.offsets.lock();
-            let changed = offsets.iter().filter(|(_, offset)| !offset.is_written);
-            changed.map(|(queue, offset)| (queue.clone(), offset.consumed)).collect()
-        };
+        let changed = self.due();
         if changed.is_empty() {
             return;
         }
@@ -87,9 +101,8 @@ impl OffsetStore {
             Place::Brokers(consumer) => {
                 for (queue, consumed) in changed {
                     match consumer.commit_oneway(&queue, consumed).await {
-                        // A one-way commit may be lost, so it is not final: the next change repeats it, and the
-                        // one that ends the consumption of the queue waits for an answer.
-                        Ok(()) => self.mark_written(&queue, consumed),
+                        // The one that ends the consumption of the queue waits for an answer.
+                        Ok(()) => self.mark_sent(&queue, consumed),
                         Err(error) => tracing::debug!(%queue, %error, "consumed offset is not committed yet"),
                     }
                 }
@@ -117,11 +130,17 @@ impl OffsetStore {
         }
     }
 
+    /// `consumed` has been sent and may arrive.
+    fn mark_sent(&self, queue: &Queue, consumed: i64) {
+        if let Some(offset) = self.offsets.lock().get_mut(queue).filter(|offset| offset.consumed == consumed) {
+            offset.rounds_left = offset.rounds_left.saturating_sub(1);
+        }
+    }
+
+    /// `consumed` is where it belongs.
     fn mark_written(&self, queue: &Queue, consumed: i64) {
-        if let Some(offset) = self.offsets.lock().get_mut(queue)
-            && offset.consumed == consumed
-        {
-            offset.is_written = true;
+        if let Some(offset) = self.offsets.lock().get_mut(queue).filter(|offset| offset.consumed == consumed) {
+            offset.rounds_left = 0;
         }
     }
 
@@ -173,6 +192,22 @@ mod tests {
         assert_eq!(store.get(&queue(0)), Some(3));
         store.remove(&queue(0));
         assert_eq!(store.get(&queue(0)), None);
+    }
+
+    #[test]
+    fn a_commit_that_may_get_lost_is_repeated() {
+        let store = OffsetStore::new(Place::Memory);
+        store.update(&queue(0), 5);
+        store.mark_sent(&queue(0), 5);
+        assert_eq!(store.due(), [(queue(0), 5)]);
+        store.mark_sent(&queue(0), 5);
+        assert_eq!(store.due(), []);
+        store.update(&queue(0), 6);
+        // That was about what it was before.
+        store.mark_written(&queue(0), 5);
+        assert_eq!(store.due(), [(queue(0), 6)]);
+        store.mark_written(&queue(0), 6);
+        assert_eq!(store.due(), []);
     }
 
     #[tokio::test]
