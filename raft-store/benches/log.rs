@@ -1,8 +1,7 @@
 //! What the store reaches, beside the plain system calls that bound it, in one run.
 //!
 //! `cargo bench -p raft-store` runs everything; an argument selects the cases whose name contains it.
-//! `BENCH_DIR` names a directory on the disk to be measured, `BENCH_GIB` the size of the log that is recovered,
-//! `BENCH_DIRECT_BYTES_MIN` another `Options::direct_bytes_min`, so that the ways to the disk can be compared.
+//! `BENCH_DIR` names a directory on the disk to be measured, `BENCH_GIB` the size of the log that is recovered.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program for the terminal")]
 
 #[path = "log/append.rs"]
@@ -41,7 +40,6 @@ fn options(dir: &Path, flush: FlushMode) -> Options {
     let mut options = support::options(dir, flush);
     let usual = Options::new(dir, support::CLUSTER, 1);
     options.segment_bytes = usual.segment_bytes;
-    options.direct_bytes_min = number("BENCH_DIRECT_BYTES_MIN").unwrap_or(usual.direct_bytes_min);
     options.tail_bytes = usual.tail_bytes;
     options
 }

@@ -69,10 +69,6 @@ pub struct Options {
     pub flush_lag_max: Duration,
     /// The writer waits for the disk once this many bytes are not flushed.
     pub unflushed_bytes_max: u64,
-    /// In synchronous mode, what is written at once and is at least so long goes to the disk past the operating
-    /// system's cache; a sync of fewer bytes takes longer when they do not come from the cache. Such bytes have to be
-    /// read from the disk again once `tail_bytes` more were written, so that nothing goes this way by default.
-    pub direct_bytes_min: u64,
     /// What is queued for the writer before `append` waits.
     pub queued_bytes_max: u64,
     /// How many of the newest segments stay mapped.
@@ -134,7 +130,6 @@ impl Options {
             flush_interval: Duration::from_millis(200),
             flush_lag_max: Duration::from_secs(1),
             unflushed_bytes_max: 64 << 20,
-            direct_bytes_min: u64::MAX,
             queued_bytes_max: 256 << 20,
             maps_hot: 4,
             tail_bytes: 4 << 20,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::durable;
 use crate::error::{Error, Result};
@@ -24,10 +24,6 @@ use crate::options::Preparation;
 use crate::read_budget::ReadBudget;
 use crate::segment;
 use crate::sigbus::{self, NotesFile, Registered};
-
-mod stage;
-
-pub(crate) use self::stage::Stage;
 
 /// One file of fixed size.
 ///
@@ -41,11 +37,6 @@ pub(crate) trait Region: Send + Sync + Debug {
 
     /// Writes all of `bytes`. The range must not have been lent.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-
-    /// Writes what is new in `stage`, behind which the file has only zeros.
-    fn append(&self, stage: &mut Stage, _way: Way) -> io::Result<()> {
-        self.write(stage.offset(), stage.bytes())
-    }
 
     /// Makes a range read as zeros, keeping its blocks. The range must not have been lent.
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()>;
@@ -77,16 +68,6 @@ pub(crate) trait Region: Send + Sync + Debug {
 
     /// Closes and unmaps the file. Later reads open it again, each for itself.
     fn cool(&self);
-}
-
-/// How appended bytes get to the disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// Into the operating system's cache, from where a sync or the operating system brings them to the disk.
-    Cached,
-    /// To the disk at once, if the file system does that. It spares the processor the copy and a page of the cache for
-    /// every block, which costs more than all else that is done with a byte. It replaces no sync.
-    Direct,
 }
 
 /// One name in the directory.
@@ -240,7 +221,9 @@ impl Files for Directory {
 
     fn create(&self, name: &str, bytes: u64, head: &[u8], preparation: Preparation) -> Result<Arc<dyn Region>> {
         let path = self.path(name);
-        durable::put(&durable::System, &path, |temporary| fill_new(temporary, bytes, head, preparation))?;
+        durable::put(&durable::System, &path, |temporary| {
+            fill_new(temporary, bytes, head, preparation, mapped_file::allocate)
+        })?;
         self.open(name)
     }
 
@@ -258,8 +241,6 @@ impl Files for Directory {
             sealed: AtomicBool::new(false),
             stable: AtomicU64::new(0),
             written_from: AtomicU64::new(u64::MAX),
-            direct: Mutex::new(Direct::Untried),
-            end_is_cached: AtomicBool::new(true),
         }))
     }
 
@@ -296,7 +277,14 @@ impl Files for Directory {
     }
 }
 
-fn fill_new(path: &Path, bytes: u64, head: &[u8], preparation: Preparation) -> Result<()> {
+/// `allocate` reserves blocks for the file.
+fn fill_new(
+    path: &Path,
+    bytes: u64,
+    head: &[u8],
+    preparation: Preparation,
+    allocate: impl Fn(&File, u64) -> io::Result<()>,
+) -> Result<()> {
     let file = File::options()
         .read(true)
         .write(true)
@@ -304,7 +292,7 @@ fn fill_new(path: &Path, bytes: u64, head: &[u8], preparation: Preparation) -> R
         .truncate(true)
         .open(path)
         .map_err(|e| Error::io("creating", path, e))?;
-    let reserved = match mapped_file::allocate(&file, bytes) {
+    let reserved = match allocate(&file, bytes) {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => false,
         result => result.map(|()| true).map_err(|e| Error::io("allocating", path, e))?,
     };
@@ -363,19 +351,6 @@ struct FileRegion {
     stable: AtomicU64,
     /// Bytes from here on were written by this process into the cache, so they are in memory.
     written_from: AtomicU64,
-    /// For appends that do not go through the cache.
-    direct: Mutex<Direct>,
-    /// Whether the block that the last append ended in is in the cache, unless something else is known to have happened.
-    end_is_cached: AtomicBool,
-}
-
-/// The file, opened to be written past the cache.
-#[derive(Debug)]
-enum Direct {
-    Untried,
-    Open(Arc<File>),
-    /// The file system does not do that.
-    Impossible,
 }
 
 struct Open {
@@ -395,37 +370,6 @@ impl FileRegion {
             return Ok(Arc::clone(file));
         }
         open_file(&self.path).map(Arc::new)
-    }
-
-    /// `None` if the file system does not do that.
-    fn direct_file(&self) -> Option<Arc<File>> {
-        let mut direct = self.direct.lock();
-        if let Direct::Untried = *direct {
-            let opened = File::options().write(true).custom_flags(libc::O_DIRECT).open(&self.path);
-            *direct = opened.map_or(Direct::Impossible, |file| Direct::Open(Arc::new(file)));
-        }
-        match &*direct {
-            Direct::Open(file) => Some(Arc::clone(file)),
-            _ => None,
-        }
-    }
-
-    /// Writes whole blocks to the disk, if the file system does that. The kernel drops them from its cache, so who reads
-    /// or has mapped them sees what is written.
-    fn append_direct(&self, stage: &mut Stage) -> io::Result<bool> {
-        let Some(file) = self.direct_file() else { return Ok(false) };
-        // First: from now on these pages may have to be read before somebody looks at them.
-        self.written_from.store(u64::MAX, Ordering::Release);
-        self.end_is_cached.store(false, Ordering::Release);
-        let (at, blocks) = stage.blocks();
-        match file.write_all_at(blocks, at) {
-            // Blocks of another size, perhaps: nothing has been written.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                *self.direct.lock() = Direct::Impossible;
-                Ok(false)
-            }
-            result => result.map(|()| true),
-        }
     }
 
     fn check_not_lent(&self, offset: u64) {
@@ -448,21 +392,6 @@ impl Region for FileRegion {
         self.check_not_lent(offset);
         self.file()?.write_all_at(bytes, offset)?;
         self.written_from.fetch_min(offset, Ordering::AcqRel);
-        Ok(())
-    }
-
-    fn append(&self, stage: &mut Stage, way: Way) -> io::Result<()> {
-        assert!(stage.offset() + stage.len() as u64 <= self.bytes);
-        self.check_not_lent(stage.offset());
-        if way == Way::Direct && self.append_direct(stage)? {
-            return Ok(());
-        }
-        let from = stage.offset();
-        // A part of a block that is not in the cache would have to be read first.
-        let whole = !self.end_is_cached.swap(true, Ordering::AcqRel);
-        let (at, bytes) = if whole { stage.blocks() } else { (from, stage.bytes()) };
-        self.file()?.write_all_at(bytes, at)?;
-        self.written_from.fetch_min(from, Ordering::AcqRel);
         Ok(())
     }
 
@@ -517,7 +446,6 @@ impl Region for FileRegion {
 
     fn seal(&self) {
         self.sealed.store(true, Ordering::Relaxed);
-        *self.direct.lock() = Direct::Untried;
         if let Some(mapped) = &self.state.read().mapped {
             mapped.advise_random();
         }
@@ -552,7 +480,6 @@ impl Region for FileRegion {
     }
 
     fn cool(&self) {
-        *self.direct.lock() = Direct::Untried;
         *self.state.write() = Open { file: None, mapped: None };
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 use crate::options::Preparation;
-use crate::region::{Files, Listed, Region, Stage, Way};
+use crate::region::{Files, Listed, Region};
 
 /// The file that is written to when nothing else is.
 pub(crate) const PROBE: &str = "probe";
@@ -195,10 +195,6 @@ impl Region for Timed<dyn Region> {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.under_way.time(self.path(), || self.inner.write(offset, bytes))
-    }
-
-    fn append(&self, stage: &mut Stage, way: Way) -> io::Result<()> {
-        self.under_way.time(self.path(), || self.inner.append(stage, way))
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {

@@ -30,7 +30,6 @@ use crate::ids::{LogId, LogIndex, LogPosition};
 use crate::options::{FlushMode, Layout};
 use crate::progress::{Progress, Purged, PurgedFile};
 use crate::record::{self, Draft, Header, Kind};
-use crate::region::{Stage, Way};
 use crate::segment::{self, Opening, Segment};
 use crate::segmented_log::{Log, Record};
 use crate::stall::{StallWatch, UnderWay, Watched};
@@ -59,8 +58,9 @@ struct Writer {
     end: LogPosition,
     chain: u32,
     last: Option<LogId>,
-    /// Records laid out for the next write.
-    stage: Stage,
+    /// Records laid out for the next write, and where it goes.
+    stage: Vec<u8>,
+    stage_at: LogPosition,
     staged: Vec<Header>,
     /// Appends of this round, in order, and whether one of them insists on a sync.
     round: Vec<Done>,
@@ -101,7 +101,8 @@ pub(crate) fn spawn(log: Arc<Log>, queue: Arc<Queue>, start: Start, under_way: A
         end: start.end,
         chain: start.chain,
         last: start.last,
-        stage: Stage::new(STAGE_BYTES_MAX),
+        stage: Vec::with_capacity(STAGE_BYTES_MAX),
+        stage_at: LogPosition::ZERO,
         staged: Vec::new(),
         round: Vec::new(),
         round_must_sync: false,
@@ -317,14 +318,12 @@ impl Writer {
     fn put(&mut self, draft: &Draft<'_>) -> Result<()> {
         let (header, bytes) = draft.seal(self.segment.seed);
         if self.stage.is_empty() {
-            let region = &self.segment.region;
-            self.stage
-                .begin(self.segment.offset(draft.position), |offset, into| region.read(offset, into))
-                .map_err(|e| Error::io("reading", region.path(), e))?;
+            self.stage_at = draft.position;
         }
-        self.stage.put(&bytes);
-        self.stage.put(draft.payload);
-        self.stage.pad(record::ALIGN as usize);
+        self.stage.extend_from_slice(&bytes);
+        self.stage.extend_from_slice(draft.payload);
+        let padded = self.stage.len().next_multiple_of(record::ALIGN as usize);
+        self.stage.resize(padded, 0);
         self.chain = header.payload_crc;
         self.end = header.end();
         self.staged.push(header);
@@ -351,12 +350,9 @@ impl Writer {
         if self.staged.is_empty() {
             return Ok(());
         }
-        let long = self.stage.len() as u64 >= self.log.options.direct_bytes_min;
-        let direct = long && self.log.flush_mode() == FlushMode::Sync;
-        let way = if direct { Way::Direct } else { Way::Cached };
         self.segment
             .region
-            .append(&mut self.stage, way)
+            .write(self.segment.offset(self.stage_at), &self.stage)
             .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
         self.segment.note_written(&self.staged);
         self.flush.note_written(&self.segment, self.end);
@@ -364,7 +360,9 @@ impl Writer {
         if let Some(last) = last {
             self.log.note_written(last.id.index.next());
         }
-        self.stage.note_written();
+        self.stage.clear();
+        // A single large record must not keep its room for ever.
+        self.stage.shrink_to(STAGE_BYTES_MAX);
         self.staged.clear();
         Ok(())
     }
@@ -408,7 +406,6 @@ impl Writer {
         region.warm().map_err(|e| Error::io("mapping", region.path(), e))?;
         let segment = Arc::new(Segment::empty(&self.log.layout, base, region));
         self.log.add_segment(Arc::clone(&segment));
-        self.stage.forget();
         Ok(segment)
     }
 
@@ -487,7 +484,7 @@ impl Writer {
         if end >= old_end {
             return Ok(());
         }
-        self.stage.forget();
+        assert!(self.stage.is_empty());
         // First the intention: from here on a crash cannot bring any of it back.
         self.flush.save_progress(end, Some(end))?;
         let gone = self.log.cut(last, end, chain);

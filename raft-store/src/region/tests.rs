@@ -85,67 +85,6 @@ fn beyond_the_most_mappings_of_a_process_files_are_read_without() {
 }
 
 #[test]
-fn both_ways_to_the_disk_leave_the_same_bytes_for_every_reader() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = Directory::new(dir.path().to_owned());
-    let region = files.create("00000000000000000000", BYTES, b"head", Preparation::Allocate).unwrap();
-    region.warm().unwrap();
-    let mut stage = Stage::new(1 << 20);
-    let mut expected = vec![0; 4096];
-    let mut lent = Vec::new();
-    for (turn, bytes) in [100, 5000, 64, 64, 70_000, 4096, 1, 300_000, 60, 8192, 200, 4032].into_iter().enumerate() {
-        let way = if turn % 3 == 1 { Way::Direct } else { Way::Cached };
-        let byte = u8::try_from(turn + 1).unwrap();
-        let from = expected.len() as u64;
-        stage.begin(from, |offset, into| region.read(offset, into)).unwrap();
-        stage.put(&vec![byte; bytes]);
-        region.append(&mut stage, way).unwrap();
-        stage.note_written();
-        expected.resize(expected.len() + bytes, byte);
-        // All that was there before is still there, and zeros follow.
-        let end = expected.len() as u64;
-        let mut all = vec![7; expected.len() + 5000];
-        region.read(0, &mut all).unwrap();
-        assert_eq!(expected[4096..], all[4096..expected.len()], "turn {turn}");
-        assert!(all[expected.len()..].iter().all(|byte| *byte == 0), "turn {turn}");
-        lent.push((region.lend(from, bytes as u64, end).unwrap().unwrap(), byte));
-    }
-    region.sync().unwrap();
-    let on_disk = region.read_from_disk(0, expected.len().next_multiple_of(4096)).unwrap();
-    assert_eq!(expected[4096..], on_disk[4096..expected.len()]);
-    // What was lent was written over with itself.
-    assert!(lent.iter().all(|(slice, byte)| slice.iter().all(|other| other == byte)));
-}
-
-#[test]
-fn an_append_past_the_cache_leaves_nothing_in_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = Directory::new(dir.path().to_owned());
-    let region = files.create("00000000000000000000", BYTES, b"head", Preparation::Allocate).unwrap();
-    let file = File::open(region.path()).unwrap();
-    if file_system_forgets_nothing(&file)
-        || File::options().write(true).custom_flags(libc::O_DIRECT).open(region.path()).is_err()
-    {
-        eprintln!("skipped: this file system writes to its cache only");
-        return;
-    }
-    let before = mapped_file::cached_bytes(&file, BYTES).unwrap();
-    let mut stage = Stage::new(1 << 20);
-    let append = |stage: &mut Stage, bytes: usize, way| {
-        let offset = if stage.offset() == 0 { 1 << 20 } else { stage.offset() };
-        stage.begin(offset, |offset, into| region.read(offset, into)).unwrap();
-        stage.put(&vec![1; bytes]);
-        region.append(stage, way).unwrap();
-        stage.note_written();
-    };
-    append(&mut stage, 100_000, Way::Direct);
-    assert_eq!(before, mapped_file::cached_bytes(&file, BYTES).unwrap());
-    // The block that both ends are in is not read for that: it is known.
-    append(&mut stage, 100_000, Way::Cached);
-    assert_eq!(before + 102_400, mapped_file::cached_bytes(&file, BYTES).unwrap());
-}
-
-#[test]
 #[should_panic(expected = "below the stable mark")]
 fn nothing_is_appended_to_what_was_lent() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,8 +92,65 @@ fn nothing_is_appended_to_what_was_lent() {
     let region = files.create("00000000000000000000", 1 << 16, b"head", Preparation::Allocate).unwrap();
     region.warm().unwrap();
     region.lend(8000, 100, 9000).unwrap().unwrap();
-    let mut stage = Stage::new(1 << 16);
-    stage.begin(8900, |offset, into| region.read(offset, into)).unwrap();
-    stage.put(&[1]);
-    let _ = region.append(&mut stage, Way::Direct);
+    let _ = region.write(8900, &[1]);
+}
+
+#[test]
+fn a_file_that_cannot_be_reserved_is_filled_with_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new");
+    let fill = |errno| {
+        let refuse = |_: &File, _| Err(io::Error::from_raw_os_error(errno));
+        fill_new(&path, BYTES, b"head", Preparation::Allocate, refuse)
+    };
+    fill(libc::EOPNOTSUPP).unwrap();
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+    assert!(blocks * 512 >= BYTES, "{blocks} blocks");
+    let mut bytes = vec![7; 4096];
+    file.read_exact_at(&mut bytes, BYTES - 4096).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(b"head\0", bytes.first_chunk().unwrap());
+    // A full disk is nothing to be helped by writing.
+    assert!(matches!(fill(libc::ENOSPC), Err(Error::NoSpace { .. })));
+}
+
+#[test]
+fn what_the_disk_cannot_read_is_an_error_before_it_is_lent() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Directory::new(dir.path().to_owned());
+    let region = written(&files, "00000000000000000000");
+    drop(region);
+    let region = files.open("00000000000000000000").unwrap();
+    region.warm().unwrap();
+    assert!(region.lend(8192, 100, BYTES).unwrap().is_some());
+    // Stands for a disk that cannot read the page: looking at it would end the process.
+    File::options().write(true).open(region.path()).unwrap().set_len(4096).unwrap();
+    region.lend(1 << 20, 100, BYTES).unwrap_err();
+}
+
+/// What the kernel has been told about the mapping of a file, as two letters each.
+fn flags_of_mapping(path: &Path) -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let ours = maps.split_once(&*path.to_string_lossy()).unwrap().1;
+    let flags = ours.lines().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    flags.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn mappings_stay_out_of_dumps_and_sealed_ones_are_not_read_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Directory::new(dir.path().to_owned());
+    let region = written(&files, "00000000000000000000");
+    region.warm().unwrap();
+    let has = |flag: &str| flags_of_mapping(region.path()).iter().any(|one| one == flag);
+    assert!(has("dd") && !has("rr"));
+    region.seal();
+    assert!(has("dd") && has("rr"));
+    // And so is one that is mapped only after it was sealed.
+    region.cool();
+    region.warm().unwrap();
+    assert!(has("dd") && has("rr"));
 }

@@ -39,8 +39,8 @@ impl Writer {
             segment.set_content(old.content().clone());
             this.log.replace_segment(&segment);
             if this.segment.base == base {
+                assert!(this.stage.is_empty());
                 this.segment = segment;
-                this.stage.forget();
             }
             Ok(())
         })

@@ -41,8 +41,6 @@ pub fn options(dir: &Path, flush: FlushMode) -> Options {
     options.allow_unproven_fs = true;
     options.segment_bytes = 64 << 10;
     options.tail_bytes = 4 << 10;
-    // Both ways to the disk take turns.
-    options.direct_bytes_min = 4 << 10;
     options.flush = flush;
     // Nothing is written that a test did not ask for.
     options.stall.probe_interval = std::time::Duration::from_secs(3600);
