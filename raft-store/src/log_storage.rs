@@ -92,6 +92,10 @@ pub struct Recovered {
     pub retired: Vec<Retired>,
     /// How often the cluster has gone on without its majority, as far as this store knows.
     pub generation: u64,
+    /// Whether something behind the end was cut off.
+    pub has_cut: bool,
+    /// Whether the log ends below what its disk had once: the disk has lost it.
+    pub disk_lost_flushed: bool,
     /// What recovery cut off or rewrote, for people.
     pub report: Vec<String>,
 }
@@ -160,15 +164,25 @@ pub(crate) fn open_locked<C: StoreConfig>(
             node_id: found.node_id,
             retired: found.retired,
             generation: found.generation,
+            has_cut: found.has_cut,
+            disk_lost_flushed: found.disk_lost_flushed,
             report: found.report,
         }
     };
     let queue = Arc::new(Queue::default());
-    let threads = writer::spawn(Arc::clone(&found.log), Arc::clone(&queue), found.start, under_way)?;
+    let threads = writer::spawn(Arc::clone(&found.log), Arc::clone(&queue), found.start, Arc::clone(&under_way))?;
     let scrub = found.log.options.scrub;
     let scrubber = scrub.map(|scrub| Scrubber::spawn(Arc::clone(&found.log), scrub)).transpose()?;
     let (scrubber, threads) = (Mutex::new(scrubber), Mutex::new(Some(threads)));
-    let shared = Arc::new(Shared { log: found.log, queue, scrubber, threads, lock: Mutex::new(lock) });
+    let shared = Arc::new(Shared {
+        log: found.log,
+        queue,
+        scrubber,
+        threads,
+        lock: Mutex::new(lock),
+        #[cfg(feature = "faults")]
+        under_way,
+    });
     let storage = LogStorage { shared: Arc::clone(&shared), _config: PhantomData };
     Ok(Opened { storage, view: LogView { shared }, recovered })
 }

@@ -48,6 +48,8 @@ pub(crate) struct Recovery {
     pub(crate) node_id: Option<u64>,
     pub(crate) retired: Vec<Retired>,
     pub(crate) generation: u64,
+    pub(crate) has_cut: bool,
+    pub(crate) disk_lost_flushed: bool,
     pub(crate) report: Vec<String>,
 }
 
@@ -88,6 +90,10 @@ struct Survey {
     stop: StopClass,
     /// Files that go, whatever the judgement.
     remove: Vec<String>,
+    /// Something behind the end is cut off.
+    has_cut: bool,
+    /// The log ends below what was proven durable.
+    disk_lost_flushed: bool,
     report: Vec<String>,
 }
 
@@ -156,6 +162,8 @@ impl Survey {
             broken_opening: false,
             stop,
             remove,
+            has_cut: false,
+            disk_lost_flushed: false,
             report,
         };
         for segment in segments {
@@ -193,7 +201,7 @@ impl Survey {
     }
 
     /// Decides whether what lies behind the end goes, or whether the store must not start.
-    fn judge(&self, options: &Options, layout: &Layout, files: &Arc<dyn Files>, end: &End) -> Result<Verdict> {
+    fn judge(&mut self, options: &Options, layout: &Layout, files: &Arc<dyn Files>, end: &End) -> Result<Verdict> {
         let finding = if self.cut == Some(end.end) { Finding::Nothing } else { self.finding(options, layout, end)? };
         let decision = match self.small.node.identity().node_id {
             Some(_) => decide(finding, self.stop, options.flush == FlushMode::Sync),
@@ -202,6 +210,10 @@ impl Survey {
         };
         let found = end.found();
         let verdict = act_on(decision, finding, options, end.last, &self.notes, files, end.end, found)?;
+        if let (Finding::EndsBelowFlushed, Some(flushed)) = (finding, self.flushed) {
+            self.disk_lost_flushed = true;
+            self.report.push(format!("the log ends at {}, the disk had it up to {flushed}: it has lost that", end.end));
+        }
         let vote = self.small.vote.map_or(0, |vote| vote.term);
         if let Some(last) = end.last.filter(|last| last.term.get() > vote) {
             return Err(Error::UnreadableSlots {
@@ -273,6 +285,7 @@ impl Survey {
             && self.cut.is_none()
             && let Some(open) = &open
         {
+            self.has_cut = true;
             keep_aside(&**files, open, end.end, &mut self.report, end.found());
         }
         self.remove.sort();
@@ -421,6 +434,8 @@ impl Survey {
             node_id,
             retired,
             generation,
+            has_cut: self.has_cut,
+            disk_lost_flushed: self.disk_lost_flushed,
             report: self.report,
         })
     }

@@ -84,6 +84,9 @@ pub enum Pace {
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     state: Mutex<Calls>,
+    /// Whether syncs wait, as with a disk that does not answer.
+    #[cfg(feature = "faults")]
+    held: (Mutex<bool>, Condvar),
 }
 
 #[derive(Debug)]
@@ -95,7 +98,11 @@ struct Calls {
 
 impl UnderWay {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(Calls { calls: Vec::new(), last_sync: Instant::now() }) })
+        Arc::new(Self {
+            state: Mutex::new(Calls { calls: Vec::new(), last_sync: Instant::now() }),
+            #[cfg(feature = "faults")]
+            held: Default::default(),
+        })
     }
 
     fn time<T>(&self, path: &Path, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
@@ -111,6 +118,21 @@ impl UnderWay {
         let result = call();
         self.state.lock().calls[slot] = None;
         result
+    }
+
+    /// Makes syncs wait, or lets them go on.
+    #[cfg(feature = "faults")]
+    pub(crate) fn hold(&self, hold: bool) {
+        *self.held.0.lock() = hold;
+        self.held.1.notify_all();
+    }
+
+    #[cfg(feature = "faults")]
+    fn wait_while_held(&self) {
+        let mut held = self.held.0.lock();
+        while *held {
+            self.held.1.wait(&mut held);
+        }
     }
 
     fn note_sync(&self) {
@@ -202,7 +224,11 @@ impl Region for Timed<dyn Region> {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.under_way.time(self.path(), || self.inner.sync())?;
+        self.under_way.time(self.path(), || {
+            #[cfg(feature = "faults")]
+            self.under_way.wait_while_held();
+            self.inner.sync()
+        })?;
         self.under_way.note_sync();
         Ok(())
     }

@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) threads: Mutex<Option<Threads>>,
     /// Let go when the store is closed: nothing is written afterwards.
     pub(crate) lock: Mutex<Option<DirLock>>,
+    #[cfg(feature = "faults")]
+    pub(crate) under_way: Arc<crate::stall::UnderWay>,
 }
 
 impl std::fmt::Debug for LogView {
@@ -40,6 +42,14 @@ impl std::fmt::Debug for LogView {
 #[derive(Clone)]
 pub struct LogView {
     pub(crate) shared: Arc<Shared>,
+}
+
+#[cfg(feature = "faults")]
+impl LogView {
+    /// From now on the disk seems not to answer: syncs hang. `false` lets them go on.
+    pub fn hold_syncs(&self, hold: bool) {
+        self.shared.under_way.hold(hold);
+    }
 }
 
 /// Where one record lies.

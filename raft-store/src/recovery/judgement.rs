@@ -37,10 +37,9 @@ pub(crate) enum Decision {
     Truncate,
     /// Cut, but the node may have acknowledged what is gone: it must come back under a new id.
     TruncateUnderNewIdentity,
-    /// Fetch the range from peers; this node does not lead until then.
+    /// Fetch the range from peers; this node does not lead until then. What no peer ever had was never chosen and goes;
+    /// what is damaged on every copy stays, and with it this node's own copy, until a person decides.
     Repair,
-    /// Fetch the range from peers; if none has it, come back under a new id.
-    RepairOrNewIdentity,
     /// Come back under a new id.
     NewIdentity,
     /// Come back under a new id, then fetch the range.
@@ -54,8 +53,7 @@ pub(crate) enum Decision {
 /// The damage matrix: one cell for each finding and each way the store was left.
 pub(crate) fn decide(finding: Finding, stop: StopClass, flush_is_sync: bool) -> Decision {
     use Decision::{
-        Go, GoIfNotedReached, NewIdentity, NewIdentityThenRepair, Repair, RepairOrNewIdentity, Stop, Truncate,
-        TruncateUnderNewIdentity,
+        Go, GoIfNotedReached, NewIdentity, NewIdentityThenRepair, Repair, Stop, Truncate, TruncateUnderNewIdentity,
     };
     use StopClass::{Clean, Latched, New, Os, Process};
     match (finding, stop, flush_is_sync) {
@@ -70,7 +68,9 @@ pub(crate) fn decide(finding: Finding, stop: StopClass, flush_is_sync: bool) -> 
         (Finding::Torn | Finding::TornBeforeValid, Os | Latched, false) => TruncateUnderNewIdentity,
 
         (Finding::Rot, Clean | New | Process, _) => Repair,
-        (Finding::Rot, Os, true) => RepairOrNewIdentity,
+        // Synced before it was acknowledged, so it may be chosen, and this may be its last copy. Another identity would
+        // give that copy up and gain nothing: peers that are damaged there too elect nobody.
+        (Finding::Rot, Os, true) => Repair,
         (Finding::Rot, Os, false) => NewIdentityThenRepair,
         (Finding::Rot, Latched, _) => NewIdentity,
 
@@ -132,7 +132,7 @@ pub(super) fn act_on(
         Decision::GoIfNotedReached if is_sync || options.alone || notes.is_reached(last) => Ok(KEEP),
         Decision::TruncateUnderNewIdentity if options.alone => Ok(CUT),
         Decision::NewIdentity if options.alone && !is_sync => Ok(KEEP),
-        Decision::Repair | Decision::RepairOrNewIdentity => refuse(REPAIR),
+        Decision::Repair => refuse(REPAIR),
         Decision::NewIdentity | Decision::NewIdentityThenRepair if options.alone => refuse(ALONE),
         Decision::TruncateUnderNewIdentity
         | Decision::NewIdentity

@@ -5,6 +5,7 @@
 
 mod volume;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -30,12 +31,16 @@ pub(crate) enum Event {
     Sync(String),
     Create(String),
     Remove(String),
+    /// The file is closed and unmapped; later reads open it again.
+    Close(String),
 }
 
 #[derive(Debug, Default)]
 struct Faults {
     /// The next sync of a file whose name starts so fails. Later ones succeed, as a kernel's do.
     sync: Option<String>,
+    /// So many more syncs succeed; then one fails, and later ones succeed.
+    syncs_until_failure: Option<usize>,
     write: Option<String>,
     create: bool,
     /// Files that could not be created for want of room.
@@ -45,6 +50,8 @@ struct Faults {
     /// Syncs of files whose names start so wait until this is cleared.
     hold: Option<String>,
     held: usize,
+    /// So many of them may go on all the same.
+    let_through: usize,
     /// Bytes of files that cannot be read.
     unreadable: Vec<(u64, Range<usize>)>,
     /// After this many more changes the power is gone: nothing changes any more, everything fails.
@@ -58,6 +65,8 @@ struct Shared {
     changed: Condvar,
     events: Mutex<Vec<Event>>,
     recording: Mutex<Option<Recording>>,
+    /// Copies for people, by name.
+    aside: Mutex<BTreeMap<String, Vec<u8>>>,
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +168,16 @@ impl SimulatedDisk {
         self.shared.faults.lock().sync = Some(name.into());
     }
 
+    /// Lets `syncs` more syncs succeed and then one fail, of whatever file.
+    pub(crate) fn fail_sync_after(&self, syncs: usize) {
+        self.shared.faults.lock().syncs_until_failure = Some(syncs);
+    }
+
+    /// Whether that has yet to happen.
+    pub(crate) fn has_sync_to_fail(&self) -> bool {
+        self.shared.faults.lock().syncs_until_failure.is_some()
+    }
+
     pub(crate) fn fail_next_write(&self, name: &str) {
         self.shared.faults.lock().write = Some(name.into());
     }
@@ -200,17 +219,33 @@ impl SimulatedDisk {
         self.shared.faults.lock().hold = Some(name.into());
     }
 
-    /// Waits until a sync waits.
+    /// Waits until a sync waits, but not for ever: without one the test has failed.
     pub(crate) fn wait_for_held_sync(&self) {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let mut faults = self.shared.faults.lock();
         while faults.held == 0 {
-            self.shared.changed.wait(&mut faults);
+            assert!(!self.shared.changed.wait_until(&mut faults, until).timed_out(), "no sync waits");
         }
     }
 
     pub(crate) fn release_syncs(&self) {
         self.shared.faults.lock().hold = None;
         self.shared.changed.notify_all();
+    }
+
+    /// Lets one sync that waits go on, and waits until it has.
+    pub(crate) fn release_one_sync(&self) {
+        let mut faults = self.shared.faults.lock();
+        faults.let_through += 1;
+        self.shared.changed.notify_all();
+        while faults.let_through > 0 {
+            self.shared.changed.wait(&mut faults);
+        }
+    }
+
+    /// Copies that were kept aside, by name.
+    pub(crate) fn aside(&self) -> BTreeMap<String, Vec<u8>> {
+        self.shared.aside.lock().clone()
     }
 
     /// The disk after a power cut: of what was not synced, each page and each name survives or not as
@@ -437,7 +472,8 @@ impl Files for SimulatedDisk {
         Ok(self.contents(name))
     }
 
-    fn keep_aside(&self, _: &str, _: &[u8]) -> Result<()> {
+    fn keep_aside(&self, name: &str, contents: &[u8]) -> Result<()> {
+        self.shared.aside.lock().insert(name.to_owned(), contents.to_vec());
         Ok(())
     }
 }
@@ -481,8 +517,24 @@ impl Region for SimulatedFile {
                 self.shared.changed.notify_all();
                 self.shared.changed.wait(&mut faults);
                 faults.held -= 1;
+                if faults.let_through > 0 {
+                    faults.let_through -= 1;
+                    self.shared.changed.notify_all();
+                    break;
+                }
             }
-            if faults.sync.take_if(|name| self.name.starts_with(name.as_str())).is_some() {
+            let is_the_one = match &mut faults.syncs_until_failure {
+                Some(0) => true,
+                Some(left) => {
+                    *left -= 1;
+                    false
+                }
+                None => false,
+            };
+            if is_the_one {
+                faults.syncs_until_failure = None;
+            }
+            if is_the_one || faults.sync.take_if(|name| self.name.starts_with(name.as_str())).is_some() {
                 drop(faults);
                 // The kernel marks the pages clean, and never writes them.
                 self.shared.volume.lock().image_mut(self.number).dirty.clear();
@@ -534,7 +586,9 @@ impl Region for SimulatedFile {
         false
     }
 
-    fn cool(&self) {}
+    fn cool(&self) {
+        self.shared.note(Event::Close(self.name.clone()));
+    }
 }
 
 fn short() -> io::Error {

@@ -386,31 +386,40 @@ impl<'a> Rebuild<'a> {
     fn fill_open_end(&mut self, from: LogPosition) -> Result<LogPosition> {
         let to = self.layout.records_end(self.base);
         let mut refusals = Vec::new();
-        let mut best = None;
+        let mut answers = Vec::new();
         for peer in self.source.peers() {
             match self.source.fetch(peer, from, to) {
-                Ok(answer) if answer.is_last_certain => best = best.max(Some((answer.last, peer))),
+                Ok(answer) if answer.is_last_certain => answers.push((answer.last, peer)),
                 Ok(_) => refusals.push((peer, Refusal::NotNow("does not know where its own log ends".into()))),
                 Err(reason) => refusals.push((peer, Refusal::NotNow(reason))),
             }
         }
         // Whoever does not answer may be the only one that has what was chosen with this node's consent.
-        let (true, Some((last, peer))) = (refusals.is_empty(), best) else {
+        let best = answers.iter().map(|(last, _)| *last).max();
+        let (true, Some(last)) = (refusals.is_empty(), best) else {
             return Err(self.not_repaired(from, to, &refusals, false));
         };
         let next = self.behind.map(|behind| behind.next_index);
         if last.is_none_or(|last| next.is_some_and(|next| last.index < next)) {
             return Ok(from);
         }
-        match self.fetch(peer, from, to)? {
-            Ok(end) => {
-                self.note_filled(from, end);
-                Ok(end)
+        let (behind, headers) = (self.behind, self.headers.len());
+        // Logs that end with the same entry are the same, so any of them will do that is whole there.
+        for (_, peer) in answers.into_iter().filter(|(peers_last, _)| *peers_last == last) {
+            match self.fetch(peer, from, to)? {
+                Ok(end) => {
+                    self.note_filled(from, end);
+                    return Ok(end);
+                }
+                // Its log parts from this one before the damage: nothing behind that place was ever chosen.
+                Err(Refusal::Differs(_)) => return Ok(from),
+                Err(refusal) => refusals.push((peer, refusal)),
             }
-            // Its log parts from this one before the damage: nothing behind that place was ever chosen.
-            Err(Refusal::Differs(_)) => Ok(from),
-            Err(refusal) => Err(self.not_repaired(from, to, &[(peer, refusal)], false)),
+            self.flush()?;
+            self.behind = behind;
+            self.headers.truncate(headers);
         }
+        Err(self.not_repaired(from, to, &refusals, false))
     }
 
     /// Whether the records end as they must.

@@ -97,8 +97,7 @@ fn refused(result: Result<Store>, text: &str) {
 #[test]
 fn every_cell_of_the_damage_matrix() {
     use Decision::{
-        Go, GoIfNotedReached, NewIdentity, NewIdentityThenRepair, Repair, RepairOrNewIdentity, Stop, Truncate,
-        TruncateUnderNewIdentity,
+        Go, GoIfNotedReached, NewIdentity, NewIdentityThenRepair, Repair, Stop, Truncate, TruncateUnderNewIdentity,
     };
     let rows = [
         // finding, [clean, process, os sync, os async, latched async, latched sync]
@@ -108,7 +107,7 @@ fn every_cell_of_the_damage_matrix() {
             Finding::TornBeforeValid,
             [Repair, Repair, Truncate, TruncateUnderNewIdentity, TruncateUnderNewIdentity, Truncate],
         ),
-        (Finding::Rot, [Repair, Repair, RepairOrNewIdentity, NewIdentityThenRepair, NewIdentity, NewIdentity]),
+        (Finding::Rot, [Repair, Repair, Repair, NewIdentityThenRepair, NewIdentity, NewIdentity]),
         (Finding::Nothing, [Go, Go, Go, NewIdentity, GoIfNotedReached, GoIfNotedReached]),
         (Finding::EndsBelowFlushed, [Stop, Stop, NewIdentity, NewIdentity, NewIdentity, NewIdentity]),
     ];
@@ -186,6 +185,21 @@ fn the_unproven_tail_is_written_again_and_synced_before_it_counts() {
     let mut alone = lazy();
     alone.alone = true;
     holds(&mut reopen(&after, alone, "another boot").unwrap(), 10);
+}
+
+#[test]
+fn a_sync_that_fails_at_the_start_counts_as_one_that_failed_before() {
+    let disk = unflushed();
+    // The kernel tells the next process of a failed write-back, once, and reads go on giving what is not on disk.
+    disk.fail_next_sync(FIRST);
+    let mut store = reopen(&disk, lazy(), "boot").unwrap();
+    assert_eq!(StopClass::Latched, store.recovered.stop);
+    assert!(store.recovered.report.iter().any(|line| line.contains("sync at start failed")));
+    holds(&mut store, 10);
+    drop(store);
+    let mut alone = lazy();
+    alone.alone = true;
+    holds(&mut reopen(&disk.power_cut(|| false), alone, "another boot").unwrap(), 10);
 }
 
 #[test]
@@ -277,7 +291,12 @@ fn changed_bytes_in_the_window_are_never_cut() {
 fn a_log_that_ends_below_the_proven_end_stops() {
     let disk = flushed();
     zero(&disk, offset(9), offset(10));
-    refused(reopen(&disk, options(FlushMode::Sync), "boot"), "changed or rolled back");
+    refused(reopen(&disk.after_kill(), options(FlushMode::Sync), "boot"), "changed or rolled back");
+    // With a crash of the system in between it is the disk that has lost it, and this replica may have acknowledged it.
+    let mut store = reopen(&disk, options(FlushMode::Sync), "another boot").unwrap();
+    assert_eq!((None, true), (store.recovered.node_id, store.recovered.disk_lost_flushed));
+    assert!(store.recovered.report.iter().any(|line| line.contains("it has lost that")));
+    holds(&mut store, 9);
 }
 
 #[test]
@@ -292,6 +311,47 @@ fn with_no_readable_hint_damage_is_never_cut_but_a_whole_log_goes_on() {
             holds(&mut reopen(&disk, lazy(), "boot").unwrap(), 10);
         }
     }
+}
+
+// ---- what is kept ----
+
+#[test]
+fn a_start_that_is_refused_changes_nothing() {
+    let rotten = unflushed();
+    flip(&rotten, offset(9) + 100);
+    let below = flushed();
+    zero(&below, offset(9), offset(10));
+    let voteless = flushed();
+    voteless.damage("hard_state", |bytes| bytes.fill(0xee));
+    let no_room = unflushed();
+    flip(&no_room, offset(9) + 100);
+    no_room.fail_creates(true);
+    for (disk, options) in
+        [(rotten, lazy()), (below, options(FlushMode::Sync)), (voteless, options(FlushMode::Sync)), (no_room, lazy())]
+    {
+        let files = |disk: &SimulatedDisk| -> Vec<_> {
+            disk.names().into_iter().map(|name| (disk.contents(&name), name)).collect()
+        };
+        let before = files(&disk);
+        disk.take_events();
+        reopen(&disk, options, "boot").err().expect("refused");
+        let events = disk.take_events();
+        use crate::region::simulated::Event;
+        assert!(events.iter().all(|event| matches!(event, Event::Sync(_))), "{events:?}");
+        assert!(before == files(&disk));
+    }
+}
+
+#[test]
+fn what_is_cut_is_kept_aside() {
+    let disk = unflushed();
+    zero(&disk, offset(9) + 64 + 300, offset(10));
+    let torn = disk.contents(FIRST)[offset(9)..offset(9) + 64 + 300].to_vec();
+    let mut store = reopen(&disk, lazy(), "boot").unwrap();
+    holds(&mut store, 9);
+    assert_eq!(vec![(format!("{:020}-cut", offset(9)), torn)], Vec::from_iter(disk.aside()));
+    assert!(store.recovered.report[0].contains("kept in quarantine"), "{:?}", store.recovered.report);
+    assert!(store.recovered.has_cut && !store.recovered.disk_lost_flushed);
 }
 
 // ---- the chain ----
@@ -501,6 +561,12 @@ fn a_lost_vote_stops() {
     disk.damage("hard_state", |bytes| bytes.fill(0x55));
     let error = reopen(&disk, options(FlushMode::Sync), "boot").err().unwrap();
     assert!(matches!(error, Error::UnreadableSlots { .. }), "{error}");
+    // Nor does a log without entries start, which an older vote would fit.
+    let disk = SimulatedDisk::new();
+    open(&disk, FlushMode::Sync).vote(4).unwrap();
+    disk.damage("hard_state", |bytes| bytes.fill(0x55));
+    let error = reopen(&disk.after_kill(), options(FlushMode::Sync), "boot").err().unwrap();
+    assert!(matches!(error, Error::UnreadableSlots { .. }), "{error}");
     // Half of it is enough, if it is the newer one.
     let disk = flushed();
     disk.damage("hard_state", |bytes| bytes[4096..].fill(0x55));
@@ -539,6 +605,24 @@ fn after_a_failed_sync_the_next_start_goes_by_the_note() {
     // With the power gone as well, what was never acknowledged is gone, and nothing else.
     let gone = disk.power_cut(|| false);
     holds(&mut reopen(&gone, options(FlushMode::Sync), "another boot").unwrap(), 10);
+}
+
+#[test]
+fn a_latched_log_without_the_end_that_was_noted_gives_its_identity_up_in_asynchronous_mode() {
+    let disk = SimulatedDisk::new();
+    let mut store = open_at(&disk, lazy(), "boot").unwrap();
+    ten_entries(&mut store);
+    disk.fail_next_sync(FIRST);
+    store.vote(5).unwrap_err();
+    store.kill();
+    // The cache still has all that was acknowledged from memory, and it is written again.
+    let mut store = reopen(&disk.after_kill(), lazy(), "boot").unwrap();
+    assert_eq!((StopClass::Latched, Some(1)), (store.recovered.stop, store.recovered.node_id));
+    holds(&mut store, 10);
+    // Here it is gone.
+    let mut store = reopen(&disk.power_cut(|| false), lazy(), "another boot").unwrap();
+    assert_eq!((StopClass::Latched, None), (store.recovered.stop, store.recovered.node_id));
+    holds(&mut store, 0);
 }
 
 #[test]

@@ -1,8 +1,16 @@
 //! What is on disk before what is answered.
 
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::damage::segment_name;
 use super::*;
+use crate::entry::BodyKind;
+use crate::ids::LogIndex;
 use crate::region::simulated::Event;
 use crate::view::Health;
+use crate::writer::{Op, Write};
 
 fn names(events: &[Event]) -> Vec<String> {
     let short = |name: &String| if name == FIRST { "log".to_owned() } else { name.clone() };
@@ -13,9 +21,10 @@ fn names(events: &[Event]) -> Vec<String> {
             Event::Sync(name) => format!("sync {}", short(name)),
             Event::Create(name) => format!("create {}", short(name)),
             Event::Remove(name) => format!("remove {}", short(name)),
+            Event::Close(name) => format!("close {}", short(name)),
         })
-        // Neither in the background, at any time: hints, and the next segment.
-        .filter(|text| !text.contains("progress") && !text.starts_with("create "))
+        // None in the background, at any time: hints, the next segment, and old ones.
+        .filter(|text| !text.contains("progress") && !text.starts_with("create ") && !text.starts_with("close "))
         .collect()
 }
 
@@ -158,13 +167,17 @@ fn a_failed_write_closes_the_log_and_tells_everybody_who_waits() {
     store.wait(three).unwrap_err();
     let flushed = store.view.watermarks();
     assert!(flushed.flushed_end < flushed.end);
+    // And whoever comes later.
+    assert!(matches!(&*store.view.health().borrow(), Health::Latched { .. }));
+    store.runtime_append(vec![entry(1, 4, "four")]).unwrap_err();
+    store.vote(2).unwrap_err();
 }
 
 #[test]
 fn a_failed_sync_in_the_background_holds_for_everybody() {
     let disk = SimulatedDisk::new();
-    let mut options = options(FlushMode::Async { interval: std::time::Duration::from_millis(1) });
-    options.flush_lag_max = std::time::Duration::from_millis(2);
+    let mut options = options(FlushMode::Async { interval: Duration::from_millis(1) });
+    options.flush_lag_max = Duration::from_millis(2);
     let mut store = open_at(&disk, options, "boot").unwrap();
     store.append(vec![entry(1, 0, "zero")]).unwrap();
     disk.fail_next_sync(FIRST);
@@ -177,39 +190,36 @@ fn a_failed_sync_in_the_background_holds_for_everybody() {
 #[test]
 fn asynchronous_appends_are_held_back_once_the_disk_is_too_far_behind() {
     let disk = SimulatedDisk::new();
-    let mut options = options(FlushMode::Async { interval: std::time::Duration::from_millis(1) });
-    options.flush_lag_max = std::time::Duration::from_millis(2);
+    let lag = Duration::from_millis(2);
+    let mut options = options(FlushMode::Async { interval: Duration::from_millis(1) });
+    options.flush_lag_max = lag;
     let mut store = open_at(&disk, options, "boot").unwrap();
-    store.append(vec![entry(1, 0, "zero")]).unwrap();
     disk.hold_syncs(FIRST);
-    // Until the lag is reached appends are answered; then one is not.
-    let mut index = 1;
-    let mut held = loop {
-        let mut appending = store.start_append(vec![entry(1, index, "more")]);
-        index += 1;
-        let deadline = std::time::Instant::now() + std::time::Duration::from_millis(50);
-        let answered = loop {
-            match appending.try_recv() {
-                Ok(answer) => break Some(answer),
-                Err(_) if std::time::Instant::now() > deadline => break None,
-                Err(_) => std::thread::yield_now(),
-            }
-        };
-        match answered {
-            Some(answer) => answer.unwrap(),
-            None => break appending,
-        }
-    };
-    assert!(held.try_recv().is_err());
+    let first = store.start_append(vec![entry(1, 0, "zero")]);
+    disk.wait_for_held_sync();
+    let since = std::time::Instant::now();
+    while since.elapsed() <= lag {
+        std::thread::yield_now();
+    }
+    let mut held = store.start_append(vec![entry(1, 1, "one")]);
+    // This changes nothing. Its answer tells that the writer is through with what came before.
+    let (answer, answered) = std::sync::mpsc::channel();
+    let reply = Box::new(move |result| answer.send(result).unwrap());
+    store.view.shared.queue.push(Op::SetFlush { is_sync: false, said_at: LogIndex::ZERO, reply });
+    answered.recv().unwrap().unwrap();
+    assert_eq!(2, store.entries(0, 9).unwrap().len());
+    let is_held = held.try_recv().is_err();
     disk.release_syncs();
+    assert!(is_held);
+    store.wait(first).unwrap();
     store.wait(held).unwrap();
 }
 
 #[test]
 fn no_more_than_the_window_is_ever_unflushed() {
     let disk = SimulatedDisk::new();
-    let mut options = options(FlushMode::Async { interval: std::time::Duration::from_secs(3600) });
-    options.flush_lag_max = std::time::Duration::from_secs(7200);
+    let mut options = options(FlushMode::Async { interval: Duration::from_secs(3600) });
+    options.flush_lag_max = Duration::from_secs(7200);
     options.unflushed_bytes_max = 8 << 10;
     let mut store = open_at(&disk, options, "boot").unwrap();
     for index in 0..100 {
@@ -256,4 +266,129 @@ fn a_purge_is_seen_at_once_and_durable_before_any_segment_goes() {
     let mut store = open(&disk.after_kill(), FlushMode::Sync);
     assert_eq!((Some(id(1, 150)), Some(id(1, 199))), store.log_state());
     assert_eq!(49, store.entries(0, 1000).unwrap().len());
+}
+
+#[test]
+fn answers_come_in_the_order_of_the_appends() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    store.append(vec![entry(1, 0, "zero")]).unwrap();
+    disk.hold_syncs(FIRST);
+    let first = store.start_append(vec![entry(1, 1, "one")]);
+    disk.wait_for_held_sync();
+    // All of these share the next sync.
+    let answered = Arc::new(Mutex::new(Vec::new()));
+    let shared = &store.view.shared;
+    for index in 2..50 {
+        let records = shared.log.take(vec![(id(1, index), BodyKind::Normal, "more".into())]).unwrap();
+        let answered = Arc::clone(&answered);
+        let done = Box::new(move |result: std::io::Result<()>| answered.lock().push(result.map(|()| index).unwrap()));
+        assert!(shared.queue.push(Op::Write(Write { records, must_sync: false, starts_sync: None, done })));
+    }
+    disk.release_syncs();
+    store.wait(first).unwrap();
+    // The writer's next answer tells that it is through with them.
+    store.vote(2).unwrap();
+    assert_eq!((2..50).collect::<Vec<_>>(), *answered.lock());
+}
+
+/// Asynchronous flush at once, however far behind the disk is.
+fn eager() -> Options {
+    let mut options = options(FlushMode::Async { interval: Duration::from_millis(1) });
+    options.flush_lag_max = Duration::from_secs(3600);
+    options
+}
+
+#[test]
+fn a_sync_proves_only_what_was_written_before_it_began() {
+    let disk = SimulatedDisk::new();
+    let mut store = open_at(&disk, eager(), "boot").unwrap();
+    disk.hold_syncs(FIRST);
+    store.append(vec![entry(1, 0, payload(0))]).unwrap();
+    disk.wait_for_held_sync();
+    let before = store.view.watermarks().end;
+    store.append(vec![entry(1, 1, payload(1))]).unwrap();
+    disk.release_one_sync();
+    // What came meanwhile needs a sync of its own, before which it does not count.
+    disk.wait_for_held_sync();
+    let flushed = store.view.watermarks().flushed_end;
+    disk.release_syncs();
+    assert_eq!(before, flushed);
+    store.view.close().unwrap();
+    assert_eq!(store.view.watermarks().end, store.view.watermarks().flushed_end);
+}
+
+#[test]
+fn no_segment_is_closed_before_the_disk_has_all_of_it() {
+    let disk = SimulatedDisk::new();
+    let mut options = eager();
+    options.maps_hot = 1;
+    let mut store = open_at(&disk, options, "boot").unwrap();
+    let mut next = 0;
+    let mut fill_up_to = |store: &mut Store, end: u64| {
+        while store.view.watermarks().end.get() < end {
+            store.append(vec![entry(1, next, payload(next))]).unwrap();
+            next += 1;
+        }
+    };
+    const SEGMENT: u64 = 64 << 10;
+    let next_sync = || {
+        disk.release_one_sync();
+        disk.wait_for_held_sync();
+    };
+    disk.hold_syncs("0");
+    fill_up_to(&mut store, 8192);
+    disk.wait_for_held_sync();
+    fill_up_to(&mut store, SEGMENT + 8192);
+    // One that is about both segments, the second of them not complete. When it is done old segments may be closed.
+    next_sync();
+    next_sync();
+    fill_up_to(&mut store, SEGMENT + 12288);
+    // One that comes before they are. The second segment is completed meanwhile.
+    next_sync();
+    disk.take_events();
+    fill_up_to(&mut store, 2 * SEGMENT + 8192);
+    next_sync();
+    let events = disk.take_events();
+    disk.release_syncs();
+    assert!(events.contains(&Event::Close(segment_name(0))), "{events:?}");
+    assert!(!events.contains(&Event::Close(segment_name(1))), "{events:?}");
+    store.view.close().unwrap();
+}
+
+/// Every sync in turn, of the log, the vote, the hints and the purged mark.
+#[test]
+fn whichever_sync_fails_nothing_counts_afterwards_and_nothing_that_counted_is_lost() {
+    for number in 0.. {
+        let disk = SimulatedDisk::new();
+        let mut store = open(&disk, FlushMode::Sync);
+        disk.fail_sync_after(number);
+        let (mut entries, mut term) = (0, 0);
+        let mut closed = false;
+        for turn in 0..150 {
+            let vote = turn % 10 == 0;
+            let done = match vote {
+                true => store.vote(term + 1),
+                false => store.runtime_append(vec![entry(term, entries, payload(entries))]),
+            };
+            assert!(!(closed && done.is_ok()), "turn {turn} counts after sync {number} failed");
+            match done {
+                Ok(()) if vote => term += 1,
+                Ok(()) => entries += 1,
+                Err(_) => closed = true,
+            }
+        }
+        store.kill();
+        for (image, boot) in [(disk.after_kill(), "boot"), (disk.power_cut(|| false), "another boot")] {
+            let mut store = open_at(&image, options(FlushMode::Sync), boot)
+                .unwrap_or_else(|error| panic!("after sync {number} failed, {boot}: {error}"));
+            let (held, vote) = (store.entries(0, u64::MAX).unwrap().len() as u64, store.recovered.vote);
+            assert!(held >= entries, "after sync {number} failed, {boot}: {held} of {entries}");
+            assert!(vote.map_or(0, |vote| vote.term) >= term, "after sync {number} failed, {boot}: {vote:?}");
+        }
+        if disk.has_sync_to_fail() {
+            assert!(number > 150, "only {number} syncs");
+            return;
+        }
+    }
 }
