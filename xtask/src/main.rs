@@ -3,6 +3,7 @@
 //! `ci` is the whole gate of the Rust code and never edits a file; `fix` is the one that edits.
 
 mod readme;
+mod requirements;
 mod tidy;
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What the compiler does not check: crate arrows, module docs, ASCII sources, leftovers.
+//! What the compiler does not check: crate arrows, module docs, ASCII sources, leftovers, the page of requirements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+
+use crate::requirements;
 
 /// The arrows of ARCHITECTURE.md: a crate, and the crates of this workspace that it may use outside its tests.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -55,11 +57,14 @@ struct Dependency {
 /// When there is a finding, or the tree cannot be read.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut findings = check_arrows(&metadata(root)?);
+    let mut sources = Vec::new();
     for file in source_files(root)? {
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         findings.extend(check_source(&name, &text));
+        sources.push(text);
     }
+    findings.extend(requirements::check(root, &sources)?);
     if findings.is_empty() {
         return Ok(());
     }

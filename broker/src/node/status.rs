@@ -435,6 +435,14 @@ fn collect(shared: &Shared, metrics: &mut MetricsText) {
     counter("gantry_digests_compared_total", "Sealed segments compared with another node.", &|r| {
         r.comparer.compared().segments
     });
+    counter("gantry_log_cuts_total", "Whether this start cut off an end of the log that was not whole.", &|r| {
+        u64::from(r.recovered.has_cut)
+    });
+    counter(
+        "gantry_log_disk_lost_flushed_total",
+        "Whether the disk has lost what it said it had, seen at this start.",
+        &|r| u64::from(r.recovered.disk_lost_flushed),
+    );
     counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
     let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
     for (name, running) in &running {

@@ -2,7 +2,9 @@
 
 mod commits;
 mod damaged;
+mod rejoin;
 mod retire;
+mod stall;
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -333,3 +333,26 @@ async fn a_log_that_is_whole_needs_no_checkpoint() {
     drop(again);
     stop(node).await;
 }
+
+/// Raft looks at single entries of old segments while it starts, of which nothing before it has read more than the ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_that_raft_itself_meets_while_it_starts_is_repaired() {
+    let mut cluster = Cluster::start_with("sync", SEGMENT).await;
+    let leader = cluster.leader().await;
+    fill(&leader, 90).await;
+    let last = leader.log.watermarks().last.unwrap().index.get();
+    drop(leader);
+    let running = cluster.group(2).running().unwrap();
+    soon("everything is applied", running.store.wait_dispatched(last)).await.unwrap();
+    drop(running);
+    cluster.stop_node(2).await;
+    let file = cluster.log_dir(2).join(format!("{:020}", 0));
+    let whole = std::fs::read(&file).unwrap();
+    // The first entry of all.
+    flip(&file, 4096 + 64 + 3);
+    cluster.start_node(2, false).await;
+    soon("a replica that runs", cluster.group(2).led()).await;
+    let records = usize::try_from(SEGMENT).unwrap() - 4096;
+    assert!(whole[..records] == std::fs::read(&file).unwrap()[..records], "the segment is what it was");
+    cluster.stop().await;
+}

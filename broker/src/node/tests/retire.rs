@@ -107,6 +107,12 @@ impl Cluster {
         self.running.insert(at, node);
     }
 
+    pub(super) async fn rejoin_node(&mut self, at: usize) {
+        let start = StartOptions { bootstrap: false, rejoin: true, started: Instant::now() };
+        let node = Node::start(self.options[&at].clone(), start).await.unwrap();
+        self.running.insert(at, node);
+    }
+
     pub(super) fn group(&self, at: usize) -> &Arc<NodeGroup> {
         &self.running[&at].shared.groups[0]
     }

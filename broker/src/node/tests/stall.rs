@@ -1,0 +1,42 @@
+//! A disk that stops answering.
+
+use super::retire::{Cluster, send, soon, stored};
+use super::*;
+use crate::node::group::Running;
+
+/// Whoever leads with its gates open and is not `former`.
+async fn another_leader(cluster: &Cluster, former: u64) -> Arc<Running> {
+    loop {
+        let running = (1..=3).filter_map(|at| cluster.group(at).running());
+        let mut others = running.filter(|running| running.node_id() != former);
+        if let Some(next) = others.find(|running| running.raft.role().borrow().is_ready_leader()) {
+            return next;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Its network is fine and its process lives, so nobody else would ever notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_does_not_answer_hands_over_and_nothing_is_lost() {
+    let cluster = Cluster::start("sync").await;
+    let leader = cluster.leader().await;
+    assert_eq!(Some(0), send(&leader, 0).await);
+    leader.log.hold_syncs(true);
+    // This makes it write. The others have it, so it may be acknowledged or not.
+    let written = tokio::spawn({
+        let leader = Arc::clone(&leader);
+        async move { send(&leader, 1).await }
+    });
+    let next = soon("another one leads", another_leader(&cluster, leader.node_id())).await;
+    let after = send(&next, 2).await.expect("the others are a majority");
+    leader.log.hold_syncs(false);
+    let written = soon("an answer", written).await.unwrap();
+    let last = next.log.watermarks().last.unwrap().index.get();
+    soon("dispatch", next.store.wait_dispatched(last)).await.unwrap();
+    let found = stored(&next);
+    assert_eq!((Some(&0), Some(&2)), (found.get(&0), found.get(&after)));
+    assert!(written.is_none_or(|offset| found.get(&offset) == Some(&1)), "{written:?} {found:?}");
+    drop((leader, next));
+    cluster.stop().await;
+}
