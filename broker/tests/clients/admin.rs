@@ -3,7 +3,7 @@
 use protocol::body::{SubscriptionGroupConfig, decode_config_text};
 use protocol::{RemotingCommand, RequestCode};
 
-use crate::cluster::{Client, Cluster, soon};
+use crate::cluster::{Client, Cluster, TRANSACTIONS, soon};
 use crate::requests::{check, message, pull, request, settled};
 
 fn change(settings: &str) -> RemotingCommand {
@@ -77,7 +77,7 @@ async fn settings_are_changed_all_or_none_and_only_those_that_may_be() {
     refused("transactionCheckMax=4\nstorePathRootDir=/tmp", 16, "conf/broker.toml").await;
     refused("flushDiskType=ASYNC_FLUSH", 16, "gantry flush").await;
     refused("timerMaxDelaySec=60", 16, "broker.timer_delay_max").await;
-    assert_eq!(setting(&client, "transactionCheckMax").await, "3");
+    assert_eq!(setting(&client, "transactionCheckMax").await, TRANSACTIONS.check_max.to_string());
     check(&client.call(change("transactionCheckMax=7\n# a comment\ntransactionTimeOut=700")).await, 0, &[]);
     assert_eq!(setting(&client, "transactionCheckMax").await, "7");
     assert_eq!(setting(&client, "transactionTimeOut").await, "700");
@@ -97,10 +97,12 @@ async fn a_broker_may_be_closed_for_writing_or_for_reading() {
     // Producers that still have the old route go on; ordered ones would not notice otherwise.
     check(&client.call(message("Plain", 0, "x", "")).await, 0, &[]);
     check(&client.call(message("Ordered", 0, "x", "")).await, 16, &[]);
+    settled(&client).await;
     check(&client.call(pull("Plain", 0, 0, 4, 0)).await, 0, &[]);
     check(&client.call(change("brokerPermission=2")).await, 0, &[]);
     check(&client.call(pull("Plain", 0, 0, 4, 0)).await, 16, &[]);
     check(&client.call(message("Ordered", 0, "x", "")).await, 0, &[]);
+    settled(&client).await;
     check(&client.call(change("brokerPermission=6")).await, 0, &[]);
     check(&client.call(pull("Ordered", 0, 0, 4, 0)).await, 0, &[]);
     cluster.stop().await;

@@ -39,7 +39,8 @@ pub(crate) const TIMER_DELAY_MAX: Duration = Duration::from_secs(3 * 86_400);
 pub(crate) const TRANSACTIONS: TransactionSettings = TransactionSettings {
     timeout: Duration::from_millis(1_000),
     check_interval: Duration::from_millis(200),
-    check_max: 3,
+    // Time enough to answer many checks one after the other before the first is given up.
+    check_max: 15,
 };
 
 /// Clocks for a machine that is busy with other things: nothing here waits for them, since a node that stops is seen

@@ -29,6 +29,10 @@ use crate::load::made_up_body;
 use crate::load::produce::{Loop, Outcome, Plan, Run, Target};
 use crate::output::{self, Format};
 
+/// For how long messages are produced when nothing else is said.
+const TIME: Duration = Duration::from_secs(10);
+/// And when they are counted: a cluster that answers no more must not hold a test up for ever.
+const COUNTED_TIME_MAX: Duration = Duration::from_secs(3_600);
 const QUEUES_OF_NEW_TOPIC: i32 = 4;
 const CALL_TIME_MAX: Duration = Duration::from_secs(10);
 /// The longest latency that is told apart; longer ones count as this.
@@ -76,10 +80,10 @@ pub(crate) struct ProduceArgs {
     /// Messages in flight, the next when one is answered [default: 64, unless --rate is given]
     #[arg(long)]
     inflight: Option<u64>,
-    /// Time to send in
-    #[arg(long, default_value = "10s", value_parser = broker::config::parse_duration)]
-    time: Duration,
-    /// Messages to send at most
+    /// Time to send in, at most [default: 10s; 1h if --count is given]
+    #[arg(long, value_parser = broker::config::parse_duration)]
+    time: Option<Duration>,
+    /// Messages to send, at most
     #[arg(long)]
     count: Option<u64>,
     /// Connections to each broker group
@@ -185,20 +189,21 @@ async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result
         (Some(per_second), _) => Loop::Open { per_second, in_flight_max: 100_000 },
         (None, in_flight) => Loop::Closed { in_flight: in_flight.unwrap_or(64).max(1) },
     };
+    let time = args.time.unwrap_or(if args.count.is_some() { COUNTED_TIME_MAX } else { TIME });
     let run = Run::new(Plan {
         channels,
         targets,
         body: made_up_body(args.size),
         mode,
         count: args.count.unwrap_or(u64::MAX),
-        time: args.time,
+        time,
         call_time_max: CALL_TIME_MAX,
     })?;
     let cpu = Cpu::start(&args.cost)?;
     let bar = progress_bar(args.count.unwrap_or_else(|| {
         args.rate.map_or(0, |rate| {
             // A rough length is enough for a bar.
-            (rate * args.time.as_secs_f64()) as u64
+            (rate * time.as_secs_f64()) as u64
         })
     }));
     let shown = (bar.clone(), Arc::clone(&run));

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs::{self, File};
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -104,17 +105,22 @@ impl Image {
         }
     }
 
-    /// Takes every block that becomes free, until the result is dropped.
-    pub(crate) fn keep_full(&self) -> KeepFull {
-        let (stop, filler) = (Arc::new(AtomicBool::new(false)), self.filler());
+    /// Lets no file of the directory `dir` give its blocks back by being removed: each gets a second name, which it keeps
+    /// until the result is dropped.
+    pub(crate) fn keep_files(&self, dir: &Path) -> KeepFiles {
+        let (stop, dir, names) = (Arc::new(AtomicBool::new(false)), dir.to_owned(), self.root.join("kept"));
+        // With room for names, as no block may be left for them later.
+        fs::create_dir_all(&names).unwrap();
+        keep_all(&dir, &names);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                take_all(&filler);
+                keep_all(&dir, &names);
                 std::thread::sleep(Duration::from_millis(5));
             }
+            fs::remove_dir_all(&names).unwrap();
         });
-        KeepFull { stop, thread: Some(thread) }
+        KeepFiles { stop, thread: Some(thread) }
     }
 
     /// Gives back what was taken.
@@ -123,18 +129,25 @@ impl Image {
     }
 }
 
-/// See [`Image::keep_full`].
-pub(crate) struct KeepFull {
+/// See [`Image::keep_files`].
+pub(crate) struct KeepFiles {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for KeepFull {
+impl Drop for KeepFiles {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// Names by inode: a file that is renamed stays one.
+fn keep_all(dir: &Path, names: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let _ = fs::hard_link(entry.path(), names.join(entry.ino().to_string()));
     }
 }
 
