@@ -51,11 +51,22 @@ fn edit_route(history: &mut History, edit: impl Fn(&mut jepsen::history::Route))
     })
 }
 
+/// One name server names another node at last, longer than it may.
 fn wrong_master(history: &mut History, _: &mut Stream) -> Option<()> {
-    edit_route(history, |route| {
-        let other = if &*route.masters[0] == "b1" { "b2" } else { "b1" };
-        route.masters = vec![other.into()];
-    })
+    let is_route = |note: &Note| matches!(note, Note::Route(route) if &*route.namesrv == "ns2");
+    let last = history.notes.iter().rev().find_map(|(at, note)| is_route(note).then_some(at.0))?;
+    let from = last.saturating_sub(6_000_000_000);
+    let mut edited = None;
+    for (_, note) in history.notes.iter_mut().filter(|(at, _)| at.0 >= from) {
+        if let Note::Route(route) = note
+            && &*route.namesrv == "ns2"
+        {
+            let other = if &*route.masters[0] == "b1" { "b2" } else { "b1" };
+            route.masters = vec![other.into()];
+            edited = Some(());
+        }
+    }
+    edited
 }
 
 fn older_term(history: &mut History, _: &mut Stream) -> Option<()> {
