@@ -1,5 +1,7 @@
 //! One client process: performs single attempts and records what became of each.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use client::{
     Client, Error, Message, Producer, ProducerOptions, PullConsumer, PullOptions, Queue, ReceivedMessage, SendReceipt,
@@ -36,10 +38,16 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    /// A client that waits as long as those of RocketMQ do.
     pub(crate) fn new(stage: &Stage, process: Process) -> Result<Self> {
-        let client = stage.client(&process.to_string())?;
+        Self::with_patience(stage, process, CALL_TIME_MAX)
+    }
+
+    /// A client that waits so long for an answer.
+    pub(crate) fn with_patience(stage: &Stage, process: Process, patience: Duration) -> Result<Self> {
+        let client = stage.client(&process.to_string(), patience)?;
         // A client of a checked run never repeats anything by itself: every attempt is an operation.
-        let (timeout, attempt_timeout) = (CALL_TIME_MAX, CALL_TIME_MAX);
+        let (timeout, attempt_timeout) = (patience, patience);
         let options = ProducerOptions { timeout, attempt_timeout, attempts_max: 1, compress_bytes_min: None };
         let producer = Producer::new(&client, GroupName::parse("jepsen-producers")?, options);
         let reader = PullConsumer::new(&client, stage.group.clone());

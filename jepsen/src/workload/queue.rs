@@ -6,23 +6,29 @@ use anyhow::{Context, Result};
 use client::{PullOptions, Queue};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::{Agent, Stage};
+use super::{Agent, CALL_TIME_MAX, CALL_TIME_SHORT, Stage};
 use crate::generator::{Intent, Mix, Operations};
 use crate::history::Process;
 use crate::seed::Stream;
 
 const PRODUCERS: u16 = 4;
+/// Of these, so many give up early.
+const HASTY_PRODUCERS: u16 = 2;
 const READERS: u16 = 2;
 const REGISTRARS: u16 = 2;
-/// A closed loop pauses between operations, so that the load stays below what a small machine can do.
-const PAUSE_MS: (u64, u64) = (5, 25);
+/// A process begins its operations so far apart, or as soon as the one before has ended. As long as answers come sooner
+/// than that, the rate tells nothing of how busy the machine is with other things.
+const INTERVAL_MS: (u64, u64) = (10, 50);
 const PULL_MAX: i32 = 32;
 const PULL_HOLD: Duration = Duration::from_millis(200);
 
 pub(super) fn start(stage: &Stage, stop: &watch::Receiver<bool>, processes: &mut JoinSet<Result<()>>) -> Result<()> {
     for worker in 0..PRODUCERS {
-        let agent = Agent::new(stage, Process { client: 1, worker })?;
+        // If all of them waited for one leader that is gone, it would look as if nobody served.
+        let patience = if worker < HASTY_PRODUCERS { CALL_TIME_SHORT } else { CALL_TIME_MAX };
+        let agent = Agent::with_patience(stage, Process { client: 1, worker }, patience)?;
         processes.spawn(produce(agent, stage.clone(), stop.clone()));
     }
     for worker in 0..READERS {
@@ -42,6 +48,7 @@ async fn produce(agent: Agent, stage: Stage, stop: watch::Receiver<bool>) -> Res
     let mut pauses = stage.seed.stream(&format!("pauses.{}", agent.process));
     let queue = |nth: u32| -> Result<&Queue> { stage.queues.get(nth as usize).context("a queue that is not there") };
     while !*stop.borrow() {
+        let next = next_begin(&mut pauses);
         match operations.next() {
             Intent::Send(draft) => {
                 agent.send(queue(draft.queue)?, draft).await?;
@@ -55,7 +62,7 @@ async fn produce(agent: Agent, stage: Stage, stop: watch::Receiver<bool>) -> Res
             }
             Intent::SendDelay(..) | Intent::SendHalf(..) => anyhow::bail!("the queue workload has no such operation"),
         }
-        pause(&mut pauses).await;
+        tokio::time::sleep_until(next).await;
     }
     agent.leave().await;
     Ok(())
@@ -67,6 +74,7 @@ async fn read(agent: Agent, stage: Stage, stop: watch::Receiver<bool>) -> Result
     let mut next = vec![0_u64; stage.queues.len()];
     let mut pauses = stage.seed.stream(&format!("pauses.{}", agent.process));
     while !*stop.borrow() {
+        let begin = next_begin(&mut pauses);
         for (nth, queue) in stage.queues.iter().enumerate() {
             let sess = u64::from(agent.process.worker) * 1_000 + nth as u64;
             if let Some(to) = agent.pull(queue, next[nth], sess, &options).await? {
@@ -76,7 +84,7 @@ async fn read(agent: Agent, stage: Stage, stop: watch::Receiver<bool>) -> Result
                 break;
             }
         }
-        pause(&mut pauses).await;
+        tokio::time::sleep_until(begin).await;
     }
     agent.leave().await;
     Ok(())
@@ -92,6 +100,7 @@ async fn register(agent: Agent, stage: Stage, stop: watch::Receiver<bool>) -> Re
         agent.commit(queue, 0).await?;
     }
     while !*stop.borrow() {
+        let next = next_begin(&mut stream);
         let nth = usize::try_from(stream.below(firsts.len() as u64)).unwrap_or_default();
         match stream.below(10) {
             0 => max[nth] = agent.max_offset(firsts[nth]).await?.unwrap_or(max[nth]),
@@ -102,12 +111,13 @@ async fn register(agent: Agent, stage: Stage, stop: watch::Receiver<bool>) -> Re
                 agent.query_offset(firsts[nth]).await?;
             }
         }
-        pause(&mut stream).await;
+        tokio::time::sleep_until(next).await;
     }
     agent.leave().await;
     Ok(())
 }
 
-async fn pause(stream: &mut Stream) {
-    tokio::time::sleep(Duration::from_millis(stream.between(PAUSE_MS.0, PAUSE_MS.1))).await;
+/// When the operation after the one that begins now may begin.
+fn next_begin(stream: &mut Stream) -> Instant {
+    Instant::now() + Duration::from_millis(stream.between(INTERVAL_MS.0, INTERVAL_MS.1))
 }
