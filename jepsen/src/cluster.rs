@@ -1,11 +1,14 @@
-//! A cluster of real processes on loopback: `gantry namesrv` and `gantry broker`, each with its own directory and log.
+//! A cluster of real processes: `gantry namesrv` and `gantry broker`, each with its own directory and log, on loopback or
+//! each in a network namespace of a [`lab`].
 //!
 //! Everything lives below one directory that belongs to the run. Processes end with the harness: each holds a pipe
 //! whose other end is ours.
 
 mod http;
+pub mod lab;
 mod node;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -13,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 pub use http::{get_json, post};
+use lab::Host;
+pub use lab::Lab;
 pub use node::{Node, NodeKind};
 use serde_json::Value;
 
@@ -35,45 +40,64 @@ pub struct Shape {
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub shape: Shape,
-    ports: Vec<u16>,
+    place: Place,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// On loopback, at these ports.
+    Loopback(Vec<u16>),
+    /// Each process on a host of its own.
+    Lab,
 }
 
 /// Real processes.
 pub struct Cluster {
     pub layout: Layout,
     pub nodes: Vec<Node>,
+    /// The network between them, if it is one that faults can touch.
+    pub lab: Option<Lab>,
 }
 
 impl Cluster {
-    /// Starts a new cluster in `dir` and waits until it serves.
+    /// Starts a new cluster in `dir` and waits until it serves. With a lab its processes are put there.
     ///
     /// # Errors
     /// A process cannot be started, or the cluster does not serve in time.
-    pub async fn start(gantry: &Path, dir: &Path, shape: Shape, recorder: &Recorder) -> Result<Self> {
+    pub async fn start(gantry: &Path, dir: &Path, shape: Shape, lab: Option<Lab>, recorder: &Recorder) -> Result<Self> {
         ensure!(gantry.is_file(), "{} is no file; build it with `cargo build --release`", gantry.display());
-        let layout = Layout { shape, ports: free_ports(shape)? };
+        let place = if lab.is_some() { Place::Lab } else { Place::Loopback(free_ports(shape)?) };
+        let layout = Layout { shape, place };
+        let command = |host: Host, args: &[&str]| -> Vec<OsString> {
+            let entrance = lab.as_ref().map(|_| host.entrance()).unwrap_or_default();
+            let args = args.iter().map(OsString::from);
+            entrance.into_iter().map(OsString::from).chain([gantry.into()]).chain(args).collect()
+        };
         let mut nodes = Vec::new();
         for number in 1..=shape.name_servers {
             let listen = layout.namesrv_addr(number);
-            let args = vec!["namesrv".into(), "--listen".into(), listen.to_string()];
+            let listens = listen.to_string();
+            let public: &[&str] = if lab.is_some() { &["--insecure-public"] } else { &[] };
+            let command = command(Host::NameServer(number), &[&["namesrv", "--listen", &listens], public].concat());
             let name = format!("ns{number}");
             let log = dir.join(format!("{name}.log"));
-            nodes.push(Node::new(name, NodeKind::NameServer, gantry, args, log, listen, recorder));
+            nodes.push(Node::new(name, NodeKind::NameServer, command, log, listen, recorder));
         }
-        let cluster_id = format!("{:032x}", (u128::from(std::process::id()) << 64) | u128::from(layout.ports[0]));
+        let port = layout.namesrv_addr(1).port();
+        let cluster_id = format!("{:032x}", (u128::from(std::process::id()) << 64) | u128::from(port));
         for number in 1..=shape.brokers {
             let node_dir = dir.join(format!("n{number}"));
             std::fs::create_dir_all(&node_dir).with_context(|| format!("creating {}", node_dir.display()))?;
             let config = node_dir.join("broker.toml");
             std::fs::write(&config, layout.config(&cluster_id, &node_dir, number))
                 .with_context(|| format!("writing {}", config.display()))?;
-            let args = vec!["broker".into(), "--config".into(), config.display().to_string()];
+            let command = command(Host::Broker(number), &["broker", "--config", &config.display().to_string()]);
             let name = format!("n{number}");
             let log = dir.join(format!("{name}.log"));
             let probe = layout.raft_addr(number);
-            nodes.push(Node::new(name, NodeKind::Broker, gantry, args, log, probe, recorder));
+            nodes.push(Node::new(name, NodeKind::Broker, command, log, probe, recorder));
         }
-        let mut cluster = Self { layout, nodes };
+        let mut cluster = Self { layout, nodes, lab };
         for node in &mut cluster.nodes {
             let first: &[&str] = if node.kind == NodeKind::Broker { &["--bootstrap"] } else { &[] };
             node.start(first)?;
@@ -149,27 +173,34 @@ impl Layout {
     }
 
     fn namesrv_addr(&self, number: u16) -> SocketAddr {
-        self.addr(usize::from(number - 1))
+        let nth = usize::from(number - 1);
+        self.addr(nth, || (Host::NameServer(number).addr(), 9_876))
     }
 
+    /// Of the management, which no fault touches.
     pub fn http_addr(&self, number: u16) -> SocketAddr {
-        self.addr(self.first_of_broker(number))
+        self.addr(self.first_of_broker(number), || (Host::Broker(number).management_addr(), 8_080))
     }
 
     pub fn raft_addr(&self, number: u16) -> SocketAddr {
-        self.addr(self.first_of_broker(number) + 1)
+        self.addr(self.first_of_broker(number) + 1, || (Host::Broker(number).addr(), lab::RAFT_PORT))
     }
 
     pub fn client_addr(&self, number: u16, group: u16) -> SocketAddr {
-        self.addr(self.first_of_broker(number) + 2 + usize::from(group))
+        let nth = self.first_of_broker(number) + 2 + usize::from(group);
+        self.addr(nth, || (Host::Broker(number).addr(), 10_911 + group))
     }
 
     fn first_of_broker(&self, number: u16) -> usize {
         usize::from(self.shape.name_servers) + usize::from(number - 1) * (2 + usize::from(self.shape.groups))
     }
 
-    fn addr(&self, nth: usize) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[nth]))
+    /// The port of this number on loopback, or what it is in a lab.
+    fn addr(&self, nth: usize, in_lab: impl FnOnce() -> (Ipv4Addr, u16)) -> SocketAddr {
+        match &self.place {
+            Place::Loopback(ports) => SocketAddr::from((Ipv4Addr::LOCALHOST, ports[nth])),
+            Place::Lab => in_lab().into(),
+        }
     }
 
     fn config(&self, cluster_id: &str, node_dir: &Path, number: u16) -> String {
@@ -178,12 +209,13 @@ impl Layout {
         let mut text = format!(
             "[cluster]\nid = \"{cluster_id}\"\n\n\
              [node]\nname = \"n{number}\"\ndata_dir = {data:?}\nraft_listen = \"{}\"\nhttp_listen = \"{}\"\n\
-             namesrv = [{}]\nstop_forward_time = \"1s\"\n\n\
+             namesrv = [{}]\nstop_forward_time = \"1s\"\ninsecure_public = {}\n\n\
              [storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\ndisk_early_percent = 90\n\
              disk_forced_percent = 95\ndisk_free_percent_min = 2\nballast_bytes = \"0B\"\n",
             self.raft_addr(number),
             self.http_addr(number),
             namesrv.join(", "),
+            matches!(self.place, Place::Lab),
         );
         for group in 0..self.shape.groups {
             // Writing to a string cannot fail.

@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use jepsen::anomaly::{Anomaly, Severity};
 use jepsen::checker::{CHECKERS, Outcome, judge};
+use jepsen::cluster::lab;
 use jepsen::contract::Promise;
 use jepsen::history::{History, read, write_to};
 use jepsen::model::{Size, legal_history};
@@ -67,6 +68,9 @@ enum Command {
         /// Where the directory of the run is made
         #[arg(long, default_value = "data/jepsen", value_name = "DIR")]
         runs: PathBuf,
+        /// This process has a network of its own already
+        #[arg(long, hide = true)]
+        in_lab: bool,
     },
     /// Write the history of a model that keeps every promise
     Model {
@@ -100,7 +104,11 @@ fn run(command: Command) -> Result<Outcome> {
             let history = read(&file).with_context(|| format!("reading the history {}", file.display()))?;
             report(&history, json.as_deref())
         }
-        Command::Run { workload, nemesis, seconds, seed, gantry, runs } => {
+        Command::Run { nemesis, in_lab: false, .. } if nemesis.needs_lab() => {
+            let args: Vec<String> = std::env::args().skip(1).chain(["--in-lab".to_owned()]).collect();
+            Err(lab::enter(&args))
+        }
+        Command::Run { workload, nemesis, seconds, seed, gantry, runs, in_lab: _ } => {
             let (main, seed) = (Duration::from_secs(seconds), Seed(seed));
             perform(&Options { gantry, workload, family: nemesis, main, seed, runs })
         }

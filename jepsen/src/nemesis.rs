@@ -3,6 +3,8 @@
 //! Each fault is installed, verified by a probe that must see it, and healed. One that no probe saw is recorded as
 //! indeterminate and makes the run unknown; one that could not be aimed is recorded as skipped.
 
+mod network;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use self::network::Bad;
 use crate::cluster::{Cluster, group_name};
 use crate::history::{Fault, FaultState, Note};
 use crate::recorder::Recorder;
@@ -29,6 +32,17 @@ pub enum Family {
     Kill,
     /// SIGSTOP of a leader or a follower
     Pause,
+    /// Links cut: around a leader or a follower, in one direction, between two of three, flapping, off the clients
+    Partition,
+    /// Links of a leader or a follower that are slow, lose packets or answer with resets
+    Links,
+}
+
+impl Family {
+    /// Whether it touches the network, which takes one that belongs to the run.
+    pub fn needs_lab(self) -> bool {
+        matches!(self, Self::Partition | Self::Links)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,6 +57,27 @@ pub enum Kind {
     CrashLoop,
     PauseLeader,
     PauseFollower,
+    /// Cut off from the other brokers; clients and name servers still reach it.
+    IsolateLeader,
+    IsolateFollower,
+    /// It hears no other broker, but they hear it.
+    DeafLeader,
+    /// It hears the other brokers, but they do not hear it.
+    MuteLeader,
+    /// Two brokers hear the third, but not each other.
+    Bridge,
+    /// Cut off from the other brokers, again and again.
+    FlappingLeader,
+    /// Cut off from everybody.
+    CutOffLeader,
+    /// Cut off from clients only.
+    NoClients,
+    SlowFollower,
+    SlowLeader,
+    LossyFollower,
+    LossyLeader,
+    /// Alive, but its peer port answers with resets, as that of a dead process would.
+    ResetLeader,
 }
 
 impl Kind {
@@ -56,12 +91,45 @@ impl Kind {
             Self::CrashLoop => "crash-loop",
             Self::PauseLeader => "pause-leader",
             Self::PauseFollower => "pause-follower",
+            Self::IsolateLeader => "isolate-leader",
+            Self::IsolateFollower => "isolate-follower",
+            Self::DeafLeader => "deaf-leader",
+            Self::MuteLeader => "mute-leader",
+            Self::Bridge => "bridge",
+            Self::FlappingLeader => "flapping-leader",
+            Self::CutOffLeader => "cut-off-leader",
+            Self::NoClients => "no-clients",
+            Self::SlowFollower => "slow-follower",
+            Self::SlowLeader => "slow-leader",
+            Self::LossyFollower => "lossy-follower",
+            Self::LossyLeader => "lossy-leader",
+            Self::ResetLeader => "reset-leader",
         }
     }
 
-    /// Whether a majority stays able to serve meanwhile.
+    /// Whether a majority stays able to serve meanwhile, and clients to reach it. A leader whose links are bad but not
+    /// cut is nobody's to replace, and slow with them.
     fn is_tolerable(self) -> bool {
-        !matches!(self, Self::KillMajority | Self::KillAll)
+        !matches!(self, Self::KillMajority | Self::KillAll | Self::NoClients | Self::SlowLeader | Self::LossyLeader)
+    }
+
+    fn is_of_network(self) -> bool {
+        matches!(
+            self,
+            Self::IsolateLeader
+                | Self::IsolateFollower
+                | Self::DeafLeader
+                | Self::MuteLeader
+                | Self::Bridge
+                | Self::FlappingLeader
+                | Self::CutOffLeader
+                | Self::NoClients
+                | Self::SlowFollower
+                | Self::SlowLeader
+                | Self::LossyFollower
+                | Self::LossyLeader
+                | Self::ResetLeader
+        )
     }
 
     fn is_pause(self) -> bool {
@@ -69,7 +137,7 @@ impl Kind {
     }
 
     fn moves_leadership(self) -> bool {
-        matches!(self, Self::KillLeader | Self::KillMajority | Self::KillAll)
+        matches!(self, Self::KillLeader | Self::KillMajority | Self::KillAll | Self::IsolateLeader | Self::CutOffLeader)
     }
 }
 
@@ -103,13 +171,29 @@ impl Plan {
                 Kind::CrashLoop,
             ],
             Family::Pause => &[Kind::PauseLeader, Kind::PauseLeader, Kind::PauseFollower],
+            Family::Partition => &[
+                Kind::IsolateLeader,
+                Kind::IsolateLeader,
+                Kind::IsolateFollower,
+                Kind::DeafLeader,
+                Kind::MuteLeader,
+                Kind::Bridge,
+                Kind::FlappingLeader,
+                Kind::CutOffLeader,
+                Kind::NoClients,
+            ],
+            Family::Links => {
+                &[Kind::SlowFollower, Kind::SlowLeader, Kind::LossyFollower, Kind::LossyLeader, Kind::ResetLeader]
+            }
         };
+        // A cut shorter than an election is worth nothing.
+        let lasts = if family.needs_lab() { (1_000, 8_000) } else { (300, 4_000) };
         let mut stream = seed.stream("plan.nemesis");
         let end = u64::try_from(main.as_millis()).unwrap_or(u64::MAX);
         let mut faults = Vec::new();
         let mut at_ms = 500;
         while let Some(kind) = stream.pick(kinds).copied() {
-            let lasts_ms = stream.between(300, 4_000);
+            let lasts_ms = stream.between(lasts.0, lasts.1);
             if at_ms + lasts_ms > end {
                 break;
             }
@@ -157,11 +241,28 @@ pub async fn run(plan: &Plan, seed: Seed, cluster: &mut Cluster, recorder: &Reco
                 continue;
             }
         };
+        let lasts = Duration::from_millis(planned.lasts_ms);
+        if planned.kind.is_of_network() {
+            let (lab, layout) =
+                (cluster.lab.as_mut().context("a fault of a network that is not ours")?, &cluster.layout);
+            let target = *targets.first().context("a fault without a target")?;
+            let bad = Bad::drawn(planned.kind, target, layout.shape, &mut stream);
+            let concerned = network::concerned(planned.kind, target, layout);
+            bad.apply(lab)?;
+            match bad.verify(lab).await {
+                Ok(seen) => note(FaultState::Installed, &concerned, seen)?,
+                Err(error) => note(FaultState::Indeterminate, &concerned, format!("{error:#}"))?,
+            }
+            bad.last(lab, lasts, &mut stream).await?;
+            bad.heal(lab).await?;
+            note(FaultState::Healed, &concerned, String::new())?;
+            continue;
+        }
         match install(planned.kind, &targets, cluster, &mut stream).await {
             Ok(probe) => note(FaultState::Installed, &targets, format!("seen by a probe after {probe:?}"))?,
             Err(error) => note(FaultState::Indeterminate, &targets, format!("{error:#}"))?,
         }
-        tokio::time::sleep(Duration::from_millis(planned.lasts_ms)).await;
+        tokio::time::sleep(lasts).await;
         heal(planned.kind, &targets, cluster, &mut stream).await?;
         note(FaultState::Healed, &targets, String::new())?;
     }
@@ -172,7 +273,7 @@ pub async fn run(plan: &Plan, seed: Seed, cluster: &mut Cluster, recorder: &Reco
 async fn aim(kind: Kind, cluster: &Cluster, stream: &mut Stream) -> Result<Vec<u16>, String> {
     let layout = &cluster.layout;
     let shape = layout.shape;
-    if kind.is_tolerable() {
+    if kind.is_tolerable() || kind.is_of_network() {
         await_whole(cluster).await?;
     }
     let all: Vec<u16> = (1..=shape.brokers).collect();
@@ -180,13 +281,23 @@ async fn aim(kind: Kind, cluster: &Cluster, stream: &mut Stream) -> Result<Vec<u
     let leader = layout.leader_of(&group).await;
     let any = |stream: &mut Stream| stream.pick(&all).copied().unwrap_or(1);
     Ok(match kind {
-        Kind::KillLeader | Kind::PauseLeader => vec![leader.ok_or_else(|| format!("{group} has no leader"))?],
-        Kind::KillFollower | Kind::PauseFollower => {
+        Kind::KillLeader
+        | Kind::PauseLeader
+        | Kind::IsolateLeader
+        | Kind::DeafLeader
+        | Kind::MuteLeader
+        | Kind::FlappingLeader
+        | Kind::CutOffLeader
+        | Kind::NoClients
+        | Kind::SlowLeader
+        | Kind::LossyLeader
+        | Kind::ResetLeader => vec![leader.ok_or_else(|| format!("{group} has no leader"))?],
+        Kind::KillFollower | Kind::PauseFollower | Kind::IsolateFollower | Kind::SlowFollower | Kind::LossyFollower => {
             let leader = leader.ok_or_else(|| format!("{group} has no leader"))?;
             let followers: Vec<u16> = all.iter().copied().filter(|number| *number != leader).collect();
             vec![stream.pick(&followers).copied().ok_or("there is no follower")?]
         }
-        Kind::KillRandom | Kind::CrashLoop => vec![any(stream)],
+        Kind::KillRandom | Kind::CrashLoop | Kind::Bridge => vec![any(stream)],
         Kind::KillMajority => {
             let spared = any(stream);
             let others = all.iter().copied().filter(|number| *number != spared);

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::checker::{Outcome, judge};
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{Cluster, Lab, Shape};
 use crate::contract::Limits;
 use crate::history::{self, Note, Phase};
 use crate::nemesis::{self, Family, Plan};
@@ -93,7 +93,9 @@ async fn perform(options: &Options, plan: &Plan, dir: &Path, recorder: Recorder)
     recorder.note(Note::Plan(expected(plan)))?;
     let cluster_dir = dir.join("cluster");
     std::fs::create_dir(&cluster_dir).with_context(|| format!("creating {}", cluster_dir.display()))?;
-    let mut cluster = Cluster::start(&options.gantry, &cluster_dir, SHAPE, &recorder).await?;
+    let lab = options.family.needs_lab().then(|| Lab::build(SHAPE.brokers, SHAPE.name_servers)).transpose();
+    let lab = lab.context("building a network")?;
+    let mut cluster = Cluster::start(&options.gantry, &cluster_dir, SHAPE, lab, &recorder).await?;
     let performed = phases(options, plan, &mut cluster, &recorder).await;
     cluster.stop().await;
     performed

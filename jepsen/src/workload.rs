@@ -23,7 +23,10 @@ const TOPIC: &str = "jepsen";
 const GROUP: &str = "jepsen-registers";
 /// Queues of the topic at each broker group.
 const QUEUES: i32 = 4;
+/// How long clients of RocketMQ wait.
 const CALL_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long a client waits that is to notice when the cluster serves again.
+const CALL_TIME_SHORT: Duration = Duration::from_secs(1);
 const SETUP_TIME_MAX: Duration = Duration::from_secs(20);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -56,7 +59,7 @@ impl Stage {
         let group = GroupName::parse(GROUP).context("the group's name")?;
         let addrs: Vec<String> = cluster.layout.name_servers().iter().map(ToString::to_string).collect();
         let name_servers = addrs.join(";");
-        let client = client(&name_servers, "stage")?;
+        let client = client(&name_servers, "stage", CALL_TIME_MAX)?;
         let setting = async {
             let groups = usize::from(cluster.layout.shape.groups);
             let wanted = groups * usize::try_from(QUEUES).unwrap_or_default();
@@ -78,14 +81,14 @@ impl Stage {
         Ok(Self { seed, recorder: recorder.clone(), topic, group, queues, name_servers })
     }
 
-    fn client(&self, name: &str) -> Result<Client> {
-        client(&self.name_servers, name)
+    fn client(&self, name: &str, patience: Duration) -> Result<Client> {
+        client(&self.name_servers, name, patience)
     }
 }
 
-fn client(name_servers: &str, name: &str) -> Result<Client> {
+fn client(name_servers: &str, name: &str, patience: Duration) -> Result<Client> {
     let options = ClientOptions::new(name_servers).context("the name servers' addresses")?;
-    Ok(Client::start(options.with_instance(name).with_call_timeout(CALL_TIME_MAX)))
+    Ok(Client::start(options.with_instance(name).with_call_timeout(patience)))
 }
 
 /// The running processes of a workload.

@@ -1,5 +1,6 @@
 //! One process of the cluster, and everything that may be done to it.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
@@ -36,8 +37,8 @@ pub struct Node {
     pub kind: NodeKind,
     /// Counts the starts of its process.
     pub life: Arc<AtomicU32>,
-    gantry: PathBuf,
-    args: Vec<String>,
+    /// The program and its arguments.
+    command: Vec<OsString>,
     log: PathBuf,
     /// Somebody listens there exactly while the process lives.
     probe: SocketAddr,
@@ -58,15 +59,14 @@ impl Node {
     pub(super) fn new(
         name: String,
         kind: NodeKind,
-        gantry: &Path,
-        mut args: Vec<String>,
+        mut command: Vec<OsString>,
         log: PathBuf,
         probe: SocketAddr,
         recorder: &Recorder,
     ) -> Self {
-        args.push("--stop-with-stdin".into());
-        let (gantry, recorder) = (gantry.to_owned(), recorder.clone());
-        Self { name, kind, life: Arc::new(AtomicU32::new(0)), gantry, args, log, probe, recorder, running: None }
+        command.push("--stop-with-stdin".into());
+        let (life, recorder) = (Arc::new(AtomicU32::new(0)), recorder.clone());
+        Self { name, kind, life, command, log, probe, recorder, running: None }
     }
 
     /// Whether there is a process, paused or not.
@@ -85,8 +85,9 @@ impl Node {
         let begins_at = log.metadata().map(|meta| meta.len()).unwrap_or_default();
         // Before the process can say anything.
         self.life.fetch_add(1, Ordering::SeqCst);
-        let mut child = Command::new(&self.gantry)
-            .args(&self.args)
+        let (program, args) = self.command.split_first().context("a node without a program")?;
+        let mut child = Command::new(program)
+            .args(args)
             .args(extra)
             .env_remove("GANTRY_BOOTSTRAP")
             .stdin(Stdio::piped())
