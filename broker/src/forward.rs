@@ -8,6 +8,8 @@
 //! A request whose outcome is unknown is not tried again unless doing it twice is the same as doing it once, however late
 //! the second time is. If it is tried again to no avail, its outcome stays unknown.
 
+mod relay;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use crate::peer::ForwardError;
 use crate::processor::Group;
 use crate::processor::answer::{Failure, not_proposed, refusal, unknown_outcome};
 use crate::raft::Role;
+
+pub(crate) use self::relay::Relay;
 
 /// Where leader's work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +60,15 @@ pub(crate) enum Source {
     Client,
     /// A replica that took it for the leader.
     Replica,
+    /// A node that is starting and does not know who leads.
+    Starting,
+}
+
+impl Source {
+    /// Whether another node has it from the client. It is not passed on once more.
+    pub(crate) fn is_node(self) -> bool {
+        self != Self::Client
+    }
 }
 
 /// Whether a request may be done twice.
@@ -183,7 +196,7 @@ impl Group {
         let mut places = self.0.place.subscribe();
         let hold = match source {
             Source::Client => patience.hold,
-            Source::Replica => patience.hold.min(TAKEOVER_WAIT),
+            Source::Replica | Source::Starting => patience.hold.min(TAKEOVER_WAIT),
         };
         let mut reason = "no leader is known".to_owned();
         let mut may_be_done = false;
@@ -198,6 +211,9 @@ impl Group {
                 }
                 Place::There { node_id } if source == Source::Client => {
                     self.pass_on(request, origin, node_id, answer_until).await
+                }
+                Place::There { node_id } if source == Source::Starting => {
+                    return (!may_be_done).then(|| self.name_leader(request, node_id));
                 }
                 Place::There { .. } | Place::Nowhere => Attempt::Nowhere(reason.clone()),
             };
@@ -215,12 +231,21 @@ impl Group {
             }
             let pause = match place {
                 Place::Nowhere => hold_until,
-                Place::There { .. } if source == Source::Replica => hold_until,
+                Place::There { .. } if source.is_node() => hold_until,
                 Place::Here { .. } | Place::There { .. } => hold_until.min(Instant::now() + RETRY_PAUSE),
             };
             // Whichever comes first: a new role, or the time to try again or to give up.
             let _ = tokio::time::timeout_at(pause, places.changed()).await;
         }
+    }
+
+    /// Tells a node that does not know it who leads.
+    fn name_leader(&self, request: &RemotingCommand, node_id: u64) -> RemotingCommand {
+        let members = self.0.raft.metrics().members;
+        let node = members.get(&node_id).map(|member| member.node.clone()).unwrap_or_default();
+        let mut answer = refusal(request, NOT_LEADING, format!("node {node} leads"));
+        answer.ext.push(relay::LEADER, &node);
+        answer
     }
 
     fn judge(&self, request: &RemotingCommand, outcome: Result<RemotingCommand, Failure>) -> Attempt {
@@ -253,8 +278,8 @@ fn give_up(request: &RemotingCommand, source: Source, reason: String, may_be_don
     match (source, may_be_done) {
         (Source::Client, true) => Some(unknown_outcome(request, &reason)),
         (Source::Client, false) => Some(not_proposed(request, &reason)),
-        (Source::Replica, true) => None,
-        (Source::Replica, false) => Some(refusal(request, NOT_LEADING, reason)),
+        (Source::Replica | Source::Starting, true) => None,
+        (Source::Replica | Source::Starting, false) => Some(refusal(request, NOT_LEADING, reason)),
     }
 }
 

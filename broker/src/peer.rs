@@ -42,7 +42,8 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::error::FrameError;
 pub use self::error::{ForwardError, PeerError};
-pub use self::forward::{CopyHandler, ForwardHandler, ForwardReply};
+pub(crate) use self::forward::RelayLink;
+pub use self::forward::{CopyHandler, ForwardHandler, ForwardReply, Forwarder};
 use self::frame::{Envelope, FrameWriter, Kind};
 use self::handshake::{Class, Greeting, GroupGreeting, Outcast};
 pub use self::handshake::{GroupIdentity, LogMark, VoteMark};
@@ -320,6 +321,23 @@ impl PeerHub {
         Ok(())
     }
 
+    /// A way to pass client requests of `group` on to a member while no replica runs here.
+    pub(crate) fn relay_link(&self, group: &str, member: PeerAddress) -> RelayLink {
+        let hub = Arc::clone(&self.0);
+        let name = Bytes::copy_from_slice(group.as_bytes());
+        let envelope = Envelope { group: name, ..hub.node_envelope() };
+        let link = Link::new(envelope.clone());
+        let driven = link.clone();
+        self.0.tasks.spawn(async move {
+            let dial = || async {
+                let greeting = hub.greeting(Class::Relay, &member.node, &[]);
+                hub.dial(&member, &envelope, &greeting).await.map(|(stream, _)| stream)
+            };
+            driven.drive(dial, hub.cancel.clone()).await;
+        });
+        RelayLink(link)
+    }
+
     /// Asks member `to` of `group` for a copy of its client table. Request and answer are opaque here.
     ///
     /// # Errors
@@ -550,7 +568,7 @@ impl Group {
 fn chunk_bytes(class: Class) -> usize {
     match class {
         Class::Control | Class::Rpc | Class::Rejoin => SMALL_CHUNK_BYTES,
-        Class::Append | Class::Forward | Class::Snapshot | Class::Repair => LARGE_CHUNK_BYTES,
+        Class::Append | Class::Forward | Class::Relay | Class::Snapshot | Class::Repair => LARGE_CHUNK_BYTES,
     }
 }
 

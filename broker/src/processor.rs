@@ -79,7 +79,7 @@ use crate::client_table::{ClientTable, Now, TableLimits};
 use crate::delay_levels::DelayLevels;
 use crate::disk::DiskState;
 use crate::forward::{Patience, Place, Source};
-use crate::peer::{CopyHandler, ForwardHandler, ForwardReply, PeerHub};
+use crate::peer::{CopyHandler, ForwardHandler, ForwardReply, Forwarder, PeerHub};
 use crate::pull_hold::{HoldLimits, PullHold};
 use crate::queue_lock::LeaseClock;
 use crate::raft::GroupRaft;
@@ -338,9 +338,7 @@ impl Group {
             RequestCode::POP_MESSAGE | RequestCode::NOTIFICATION => self.serve_pop(request, responder, source),
             RequestCode::UPDATE_CONSUMER_OFFSET => self.serve_offset_update(request, responder, source),
             RequestCode::QUERY_ASSIGNMENT => self.serve_assignment(request, responder),
-            RequestCode::CHECK_TRANSACTION_STATE | RequestCode::PUSH_REPLY_MESSAGE_TO_CLIENT
-                if source == Source::Replica =>
-            {
+            RequestCode::CHECK_TRANSACTION_STATE | RequestCode::PUSH_REPLY_MESSAGE_TO_CLIENT if source.is_node() => {
                 self.pass_to_client(request, responder);
             }
             code => {
@@ -572,9 +570,13 @@ impl Handler for GroupHandler {
 }
 
 impl ForwardHandler for GroupHandler {
-    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, reply: ForwardReply) {
+    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, from: Forwarder, reply: ForwardReply) {
         let responder = Responder::detached(&request, origin, move |answer| reply.send(&answer));
-        self.0.serve(request, responder, Source::Replica);
+        let source = match from {
+            Forwarder::Replica => Source::Replica,
+            Forwarder::Starting => Source::Starting,
+        };
+        self.0.serve(request, responder, source);
     }
 }
 

@@ -18,11 +18,12 @@ use super::late_handler::LateHandler;
 use super::rejoin::{self, Former};
 use super::{StartError, StartOptions, failure, flush, recover, replay};
 use crate::config::{
-    BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, NodeOptions, RaftOptions, StorageOptions,
+    BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, MemberOptions, NodeOptions, RaftOptions, StorageOptions,
 };
 use crate::disk::DiskWatch;
+use crate::forward::Relay;
 use crate::http;
-use crate::peer::{GroupIdentity, PeerHub};
+use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
 use crate::raft::digests::Comparer;
 use crate::raft::repair::{Peers, Ranges, Repairer};
@@ -231,6 +232,12 @@ impl NodeGroup {
     /// Recovers the replica and starts it. One without an identity, or with damaged bytes, is left to the supervisor: the
     /// node runs without it.
     pub(super) async fn start(&self, context: &Context) -> Result<(), StartError> {
+        self.late.relay_by(|| {
+            let others = self.options.members.iter().filter(|member| member.id != self.options.own_id);
+            let address =
+                |member: &MemberOptions| PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() };
+            Relay::new(&context.hub, self.name(), others.map(address).collect())
+        });
         match self.start_once(context).await {
             Err(error) if error.is_damage(self.has_peers()) => {
                 *self.damaged.lock() = Some(error);
@@ -801,7 +808,7 @@ fn damage_error(group: &str, damaged: &[DamagedRange]) -> StartError {
     StartError::Log { group: group.to_owned(), source: first }
 }
 
-pub(super) fn to_member(member: &crate::config::MemberOptions) -> Member {
+pub(super) fn to_member(member: &MemberOptions) -> Member {
     Member {
         node: member.node.clone(),
         raft_addr: member.raft_addr.clone(),

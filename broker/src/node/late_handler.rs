@@ -3,14 +3,18 @@
 //! Accepting, recovering and leading are separate: a client that connects to a node that is still reading its log waits
 //! instead of being refused. The same holds while a replica is stopped and started again. What waits too long is answered
 //! "not now", before the client's own time is up. While the group cannot start at all, the same answer comes at once.
+//!
+//! What only the leader may answer need not wait: it is passed on to the other members.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use protocol::{LanguageCode, RemotingCommand, RequestCode, ResponseCode};
 use remoting::{Connection, ConnectionId, Handler, Responder};
+
+use crate::forward::Relay;
 
 const REQUESTS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 64 << 20;
@@ -23,8 +27,10 @@ const OTHER_WAIT_MAX: Duration = Duration::from_millis(2_500);
 #[derive(Default)]
 pub(super) struct LateHandler {
     /// Changed under the lock of `waiting` only.
-    real: RwLock<Option<Arc<dyn Handler>>>,
+    real: Arc<RwLock<Option<Arc<dyn Handler>>>>,
     waiting: Mutex<Waiting>,
+    /// The way to the other members, if there are any.
+    relay: OnceLock<Option<Relay>>,
 }
 
 #[derive(Default)]
@@ -69,6 +75,11 @@ impl LateHandler {
         }
     }
 
+    /// Passes on what need not wait, from now on. The first call decides how.
+    pub(super) fn relay_by(&self, relay: impl FnOnce() -> Option<Relay>) {
+        self.relay.get_or_init(relay);
+    }
+
     /// Lets requests wait again.
     pub(super) fn uninstall(&self) {
         let _waiting = self.waiting.lock();
@@ -108,6 +119,13 @@ impl Handler for LateHandler {
         if let Some(reason) = waiting.refusal.clone() {
             drop(waiting);
             return refuse(&request, responder, &format!("not proposed: {reason}"));
+        }
+        if let Some(Some(relay)) = self.relay.get()
+            && let Some(patience) = Relay::patience(&request)
+        {
+            drop(waiting);
+            let real = Arc::clone(&self.real);
+            return relay.pass(request, responder, patience, move || real.read().clone());
         }
         if waiting.requests.len() >= REQUESTS_MAX || waiting.bytes + size(&request) > BYTES_MAX {
             drop(waiting);

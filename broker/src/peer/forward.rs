@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
@@ -16,7 +17,7 @@ use protocol::{FrameLimits, RemotingCommand, decode_frame, encode_head};
 
 use super::error::{ForwardError, FrameError};
 use super::frame::{Envelope, Fields, FrameWriter, Kind};
-use super::link::{CallError, put_failure};
+use super::link::{CallError, Link, put_failure};
 use super::outbox::Outbox;
 
 /// Handles the requests that other replicas forward to this one.
@@ -24,7 +25,37 @@ pub trait ForwardHandler: Send + Sync + 'static {
     /// Handles `request` as if `origin`, a client of another replica, had sent it here.
     ///
     /// Called on the connection's task: it must not block. `reply` may be used later, from any thread.
-    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, reply: ForwardReply);
+    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, from: Forwarder, reply: ForwardReply);
+}
+
+/// Who passes a request on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarder {
+    /// A replica that takes this one for the leader.
+    Replica,
+    /// A node that is starting and does not know who leads.
+    Starting,
+}
+
+/// The way of a starting node to a member of a group.
+pub(crate) struct RelayLink(pub(super) Link);
+
+impl RelayLink {
+    /// Passes a client's request on and waits for the answer.
+    ///
+    /// # Errors
+    /// [`ForwardError`] says whether the request may have taken effect.
+    pub(crate) async fn forward(
+        &self,
+        origin: SocketAddr,
+        request: &RemotingCommand,
+        timeout: Duration,
+    ) -> Result<RemotingCommand, ForwardError> {
+        let mut fields = BytesMut::with_capacity(20);
+        put_address(&mut fields, origin);
+        let frame = self.0.ask(Kind::Forward, &fields, encode_command(request, Vec::new()), timeout).await?;
+        decode_command(frame.tail).map_err(|error| ForwardError::Unknown { reason: error.to_string() })
+    }
 }
 
 /// Serves copies of the client table to replicas that have just started.

@@ -23,7 +23,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::error::FrameError;
-use super::frame::{Fields, Frame, put_name};
+use super::frame::{Fields, Frame, Kind, put_name};
 
 /// What a connection is for. Each class has its own connection, so that a long transfer never delays a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,9 +42,38 @@ pub(crate) enum Class {
     Repair = 6,
     /// A node whose identity in a group was retired, to ask for another.
     Rejoin = 8,
+    /// Client requests that a node passes on which is starting: it speaks for no identity.
+    Relay = 9,
 }
 
 impl Class {
+    /// Whether a frame belongs on a connection of this class that serves calls. What decides about the log is taken only
+    /// from a peer that has introduced itself by a member's identity.
+    pub(crate) fn serves(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Ping => true,
+            Kind::Forward => matches!(self, Self::Forward | Self::Relay),
+            Kind::ForwardOneway | Kind::CopyClientTable => self == Self::Forward,
+            Kind::FetchRange | Kind::FetchCheckpoint | Kind::FetchDigests => self == Self::Repair,
+            Kind::Snapshot => self == Self::Snapshot,
+            Kind::Heartbeat
+            | Kind::Vote
+            | Kind::PreVote
+            | Kind::TransferLeader
+            | Kind::DeathNotice
+            | Kind::WouldLead => self == Self::Rpc,
+            // They have connections of another kind, or are answers.
+            Kind::Hello
+            | Kind::Welcome
+            | Kind::Refused
+            | Kind::Append
+            | Kind::Appended
+            | Kind::Replace
+            | Kind::Answer
+            | Kind::Failed => false,
+        }
+    }
+
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Control,
@@ -54,6 +83,7 @@ impl Class {
             5 => Self::Snapshot,
             6 => Self::Repair,
             8 => Self::Rejoin,
+            9 => Self::Relay,
             _ => return None,
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::error::PeerError;
-use super::forward::{self, ForwardReply};
+use super::forward::{self, ForwardReply, Forwarder};
 use super::frame::{Envelope, Frame, FrameWriter, Kind, put_text};
 use super::handshake::{Class, Greeting, Outcast};
 use super::link::put_failure;
@@ -128,7 +128,7 @@ async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemap
                         None => Err(PeerError::Unavailable("replica has stopped".to_owned())),
                     }
                 } else {
-                    calls(&hub, &group, stream, envelope).await
+                    calls(&hub, &group, stream, hello.class, envelope).await
                 }
             };
             cancel.run_until_cancelled(served).await.unwrap_or(Ok(()))
@@ -157,6 +157,13 @@ fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Ref
         let hosted = hub.options.groups.contains(&name);
         return Err(if hosted { not_now() } else { format!("group {name} is not hosted here").into() });
     };
+    if hello.class == Class::Relay {
+        // A client could ask the same: the sender's identity does not matter.
+        return match group.hosts(&hello.node) {
+            true => Ok((hello, Some(group))),
+            false => Err(format!("node {} holds no replica of group {name}", hello.node).into()),
+        };
+    }
     let (sender, target) = (frame.envelope.sender, frame.envelope.target);
     let theirs = hello.group(&name).ok_or_else(|| format!("greeting says nothing about group {name}"))?;
     if hello.class == Class::Rejoin {
@@ -236,20 +243,30 @@ async fn rejoin(group: &Group, mut stream: PeerStream, node: &str, envelope: &En
 }
 
 /// Serves calls in any order until the connection ends.
-async fn calls(hub: &Arc<Hub>, group: &Arc<Group>, stream: PeerStream, envelope: Envelope) -> Result<(), PeerError> {
+async fn calls(
+    hub: &Arc<Hub>,
+    group: &Arc<Group>,
+    stream: PeerStream,
+    class: Class,
+    envelope: Envelope,
+) -> Result<(), PeerError> {
     let outbox = Arc::new(Outbox::default());
-    let result = pump(hub, group, stream, &envelope, &outbox).await;
+    let caller = Caller { hub: Arc::clone(hub), group: Arc::clone(group), class, envelope };
+    let result = pump(&caller, stream, &outbox).await;
     outbox.close();
     result
 }
 
-async fn pump(
-    hub: &Arc<Hub>,
-    group: &Arc<Group>,
-    stream: PeerStream,
-    envelope: &Envelope,
-    outbox: &Arc<Outbox>,
-) -> Result<(), PeerError> {
+/// A connection that calls come from.
+struct Caller {
+    hub: Arc<Hub>,
+    group: Arc<Group>,
+    class: Class,
+    /// Of the answers.
+    envelope: Envelope,
+}
+
+async fn pump(caller: &Caller, stream: PeerStream, outbox: &Arc<Outbox>) -> Result<(), PeerError> {
     let PeerStream { mut reader, mut sender } = stream;
     loop {
         if sender.queue.is_empty() {
@@ -258,10 +275,10 @@ async fn pump(
         tokio::select! {
             biased;
             frame = reader.next() => {
-                dispatch(hub, group, envelope, outbox, frame?)?;
+                dispatch(caller, outbox, frame?)?;
                 // What has arrived together is handled together, and its answers leave together.
                 while let Some(frame) = reader.next_ready()? {
-                    dispatch(hub, group, envelope, outbox, frame)?;
+                    dispatch(caller, outbox, frame)?;
                 }
             }
             written = sender.write_some(), if !sender.queue.is_empty() => written?,
@@ -270,16 +287,14 @@ async fn pump(
     }
 }
 
-fn dispatch(
-    hub: &Arc<Hub>,
-    group: &Arc<Group>,
-    envelope: &Envelope,
-    outbox: &Arc<Outbox>,
-    frame: Frame,
-) -> Result<(), PeerError> {
+fn dispatch(caller: &Caller, outbox: &Arc<Outbox>, frame: Frame) -> Result<(), PeerError> {
+    let Caller { hub, group, class, envelope } = caller;
     let expected = Envelope { sender: envelope.target, target: envelope.sender, ..envelope.clone() };
     if frame.envelope != expected {
         return Err(PeerError::Protocol("a frame for somebody else".to_owned()));
+    }
+    if !class.serves(frame.kind) {
+        return Err(PeerError::Protocol(format!("{:?} on a connection of class {class:?}", frame.kind)));
     }
     match frame.kind {
         Kind::Ping => {
@@ -301,7 +316,8 @@ fn dispatch(
                         oneway,
                         sent: false,
                     };
-                    handler.forwarded(origin, request, reply);
+                    let from = if *class == Class::Relay { Forwarder::Starting } else { Forwarder::Replica };
+                    handler.forwarded(origin, request, from, reply);
                 }
                 None if oneway => {}
                 None => fail(outbox, envelope, frame.sequence, false, "nobody handles client requests yet"),

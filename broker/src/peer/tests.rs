@@ -50,7 +50,7 @@ struct Echo {
 }
 
 impl ForwardHandler for Echo {
-    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, reply: ForwardReply) {
+    fn forwarded(&self, origin: SocketAddr, request: RemotingCommand, _: Forwarder, reply: ForwardReply) {
         self.seen.lock().push((origin, reply.is_oneway()));
         match &request.body[..] {
             b"hold" => self.held.lock().push(reply),
@@ -225,6 +225,21 @@ async fn strangers_are_turned_away_with_a_reason() {
     assert_eq!(refused.unwrap_err(), "member 1 of group broker-a is n1, not n8");
     let refused = check(Class::Rpc, |_, _, _| {}).await;
     assert_eq!(refused.unwrap_err(), "replica of group broker-a does not run");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_an_identity_that_was_checked_may_speak_of_the_log() {
+    let (one, two) = pair().await;
+    let member = PeerAddress { node: "n2".to_owned(), raft_addr: two.local_addr().to_string() };
+    let relay = one.relay_link(GROUP, member);
+    relay.0.ask(Kind::Ping, &[], Vec::new(), LONG).await.unwrap();
+    for kind in [Kind::Vote, Kind::Heartbeat, Kind::TransferLeader, Kind::Snapshot, Kind::FetchRange] {
+        let error = relay.0.ask(kind, &[], Vec::new(), LONG).await.unwrap_err();
+        // The connection is closed, without an answer.
+        assert!(matches!(error, CallError::Unknown(_)), "{kind:?}: {error}");
+    }
+    one.shutdown().await;
+    two.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -125,7 +125,7 @@ impl Group {
             if matches!(group.place(), Place::Here { .. }) {
                 let outcome = Box::pin(group.pop_until(&request, deadline, connection)).await;
                 // Leadership that is lost meanwhile is another's work.
-                if source == Source::Replica || !matches!(outcome, Err(Failure::NotLeading(_))) {
+                if source.is_node() || !matches!(outcome, Err(Failure::NotLeading(_))) {
                     return group.reply(&request, responder, outcome);
                 }
             }

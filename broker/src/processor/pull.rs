@@ -115,7 +115,7 @@ fn end_remark(max_offset: u64) -> &'static str {
 
 impl Group {
     pub(super) fn serve_pull(&self, request: RemotingCommand, responder: Responder, source: Source) {
-        if source == Source::Replica {
+        if source.is_node() {
             self.pull_at_leader(request, responder, source);
             return;
         }
