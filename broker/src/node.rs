@@ -3,7 +3,8 @@
 //! Accepting, recovering and leading are separate steps, so that clients never find a closed door while a log is read:
 //!
 //! ```text
-//!  bind all ports -> serve client ports, health: starting     (requests wait in `late_handler`)
+//!  bind all ports, or inherit those of clients
+//!                 -> serve client ports, health: starting     (requests wait in `late_handler`)
 //!                 -> tell name servers that this node is there
 //!                 -> recover each group's log and files        (all groups at once)
 //!                 -> start Raft, let peers in                  (requests are handed over)
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use remoting::ServerHandle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -79,6 +80,16 @@ pub struct StartOptions {
     pub started: Instant,
 }
 
+/// Client ports that the process was given, and who wants to know when they are served.
+#[derive(Debug, Default)]
+pub struct ClientPorts {
+    /// Listening sockets that outlive this process. Each is for the group that has its address; other groups get one of
+    /// this process's own.
+    pub inherited: Vec<std::net::TcpListener>,
+    /// Told once clients are accepted.
+    pub accepting: Option<oneshot::Sender<()>>,
+}
+
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -92,6 +103,17 @@ pub enum StartError {
         addr: SocketAddr,
         /// Why.
         source: io::Error,
+    },
+    /// A listening socket was passed to the process that no group listens on.
+    #[error(
+        "inherited a listening socket on {addr}, which is no group's client_listen ({wanted}): let the socket unit and \
+         the configuration name the same addresses"
+    )]
+    Inherited {
+        /// Where the socket listens.
+        addr: SocketAddr,
+        /// Where the groups listen.
+        wanted: String,
     },
     /// The process may open too few files.
     #[error(
@@ -193,7 +215,7 @@ impl Node {
     ///
     /// # Errors
     /// [`StartError`]; everything that was started has been stopped then.
-    pub async fn start(options: Options, start: StartOptions) -> Result<Self, StartError> {
+    pub async fn start(options: Options, start: StartOptions, ports: ClientPorts) -> Result<Self, StartError> {
         if options.node.insecure_public {
             tracing::warn!(
                 "insecure_public is set: whoever reaches the ports can read, write and administer everything"
@@ -203,7 +225,7 @@ impl Node {
             .map_err(|(limit, needed)| StartError::Descriptors { limit, needed })?;
         let dir = &options.node.data_dir;
         std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { dir: dir.clone(), source })?;
-        let listeners = bind(&options)?;
+        let listeners = bind(&options, ports.inherited)?;
         make_ballast(&options);
         let cold_reads = Arc::new(raft_store::ReadBudget::new(options.storage.cold_read_rate));
 
@@ -248,6 +270,10 @@ impl Node {
         };
         let started = match node.serve_clients(listeners.clients) {
             Ok(()) => {
+                if let Some(accepting) = ports.accepting {
+                    // Whoever wanted to know may have gone.
+                    let _ = accepting.send(());
+                }
                 node.serve_http(listeners.http);
                 node.start_groups(start, &cold_reads).await
             }
@@ -458,7 +484,7 @@ fn make_ballast(options: &Options) {
     }
 }
 
-fn bind(options: &Options) -> Result<Listeners, StartError> {
+fn bind(options: &Options, mut inherited: Vec<std::net::TcpListener>) -> Result<Listeners, StartError> {
     let listen = |purpose: &str, addr: SocketAddr| {
         let bound = remoting::bind(addr).map_err(io::Error::other).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -475,12 +501,23 @@ fn bind(options: &Options) -> Result<Listeners, StartError> {
             })
         })
     };
+    let clients = options
+        .groups
+        .iter()
+        .map(|group| {
+            let own = |listener: &std::net::TcpListener| listener.local_addr().ok() == Some(group.client_listen);
+            match inherited.iter().position(own) {
+                Some(found) => Ok(inherited.swap_remove(found)),
+                None => listen(&format!("clients of {}", group.name), group.client_listen),
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    if let Some(addr) = inherited.first().and_then(|stray| stray.local_addr().ok()) {
+        let wanted: Vec<_> = options.groups.iter().map(|group| group.client_listen.to_string()).collect();
+        return Err(StartError::Inherited { addr, wanted: wanted.join(", ") });
+    }
     Ok(Listeners {
-        clients: options
-            .groups
-            .iter()
-            .map(|group| listen(&format!("clients of {}", group.name), group.client_listen))
-            .collect::<Result<_, _>>()?,
+        clients,
         raft: to_tokio("peers", options.node.raft_listen)?,
         http: to_tokio("http", options.node.http_listen)?,
     })

@@ -5,18 +5,27 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use broker::config::Options;
-use broker::node::{Node, StartError, StartOptions, StopKind};
+use broker::node::{ClientPorts, Node, StartError, StartOptions, StopKind};
 use clap::Args;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::oneshot;
 
 use crate::exit_code::ExitCode;
 use crate::logging::{self, LogArgs};
 use crate::stop_signal::{Stop, StopSignal};
+use crate::{inherited, supervise};
 
 #[derive(Debug, Args)]
 pub(crate) struct BrokerArgs {
     /// Configuration file; see conf/broker.toml
     #[arg(short, long)]
-    config: PathBuf,
+    pub(crate) config: PathBuf,
+    /// Stay in front of the broker: keep its client ports open when it crashes, and start it again at once
+    #[arg(long)]
+    supervise: bool,
+    /// Standard input is the socket of a supervisor
+    #[arg(long, hide = true, conflicts_with = "supervise")]
+    supervised: bool,
     /// Allow to begin with an empty directory: for the very first start of a new cluster only. A replica that has voted
     /// and starts empty can lose acknowledged messages
     #[arg(long, env = "GANTRY_BOOTSTRAP", value_parser = clap::builder::BoolishValueParser::new(),
@@ -28,20 +37,39 @@ pub(crate) struct BrokerArgs {
     rejoin: bool,
     /// Stop when standard input, a pipe, ends
     #[arg(long, hide = true)]
-    stop_with_stdin: bool,
+    pub(crate) stop_with_stdin: bool,
     #[command(flatten)]
-    log: LogArgs,
+    pub(crate) log: LogArgs,
 }
 
 pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
+    if args.supervise {
+        return supervise::run(&args);
+    }
     logging::start(&args.log)?;
+    let inherited = inherited::take()?;
     let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
     let runtime = crate::runtime()?;
     let result = runtime.block_on(async {
-        let mut stop = StopSignal::new(args.stop_with_stdin)?;
+        let (accepting, accepts) = oneshot::channel();
+        let mut stop = if args.supervised {
+            let (stop, mut supervisor) = StopSignal::supervised()?;
+            tokio::spawn(async move {
+                if accepts.await.is_ok() {
+                    // A supervisor that is gone is noticed elsewhere.
+                    let _ = supervisor.write_all(&[supervise::ACCEPTS]).await;
+                }
+                // Kept open: its end would tell the supervisor that this process ends.
+                std::future::pending::<()>().await;
+            });
+            stop
+        } else {
+            StopSignal::new(args.stop_with_stdin)?
+        };
+        let ports = ClientPorts { inherited, accepting: Some(accepting) };
         let start = StartOptions { bootstrap: args.bootstrap, rejoin: args.rejoin, started };
         let node = tokio::select! {
-            node = Node::start(options, start) => node.map_err(explain)?,
+            node = Node::start(options, start, ports) => node.map_err(explain)?,
             _ = stop.recv() => bail!("stopped while starting"),
         };
         let why = tokio::select! {
@@ -53,11 +81,13 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
         };
         tracing::info!(?why, "stopping");
         let kind = match why {
-            Stop::Process => StopKind::Node,
+            Stop::Process | Stop::Orphaned => StopKind::Node,
             Stop::Everything => StopKind::Cluster,
         };
         let again = async {
-            stop.recv().await;
+            if why != Stop::Orphaned {
+                stop.recv().await;
+            }
         };
         node.stop(kind, again).await;
         Ok(())

@@ -3,8 +3,9 @@
 mod child;
 mod control;
 mod layout;
+mod parent;
+mod process_group;
 mod setting;
-mod supervisor;
 mod view;
 
 use std::fs;
@@ -63,8 +64,11 @@ struct RunArgs {
 
 #[derive(Debug, Subcommand)]
 enum DevCommand {
-    /// Kill a process (SIGKILL), as losing its machine would
+    /// Kill a process (SIGKILL), as losing its machine would: its ports close, and it stays away until `start`
     Kill(TargetArgs),
+    /// Kill a broker's process only (SIGKILL), as a fault in it would: its client ports stay open, and it comes back at
+    /// once
+    Crash(TargetArgs),
     /// Stop a process cleanly: it hands its leaderships over first
     Stop(TargetArgs),
     /// Start a process that was killed or stopped
@@ -113,6 +117,7 @@ pub(crate) fn run(args: DevArgs, format: Format) -> Result<()> {
     match args.command {
         None => start(args.run, format),
         Some(DevCommand::Kill(target)) => act(Action::Kill, target),
+        Some(DevCommand::Crash(target)) => act(Action::Crash, target),
         Some(DevCommand::Stop(target)) => act(Action::Stop, target),
         Some(DevCommand::Start(StartArgs { node, rejoin, dir })) => {
             let action = if rejoin { Action::Rejoin } else { Action::Start };
@@ -150,7 +155,7 @@ fn start(args: RunArgs, format: Format) -> Result<()> {
     let _lock = lock(&dir)?;
     let wanted = Wanted { nodes: args.nodes, groups: args.groups, base_port: args.base_port, flush: args.flush };
     let layout = Layout::open(&dir, wanted)?;
-    let options = supervisor::Options {
+    let options = parent::Options {
         dir: dir.clone(),
         layout,
         json: args.json || format == Format::Json,
@@ -158,7 +163,7 @@ fn start(args: RunArgs, format: Format) -> Result<()> {
         settings: args.set,
         named_dir: ephemeral.is_some() || args.data != Path::new("data/dev"),
     };
-    let result = crate::runtime()?.block_on(supervisor::run(options));
+    let result = crate::runtime()?.block_on(parent::run(options));
     if ephemeral.is_some() {
         fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
     }

@@ -6,12 +6,14 @@ mod command;
 mod dev;
 mod exit_code;
 mod http_get;
+mod inherited;
 mod load;
 mod logging;
 mod message_view;
 mod namesrv_command;
 mod output;
 mod stop_signal;
+mod supervise;
 mod verify;
 
 use std::fmt::Write as _;

@@ -50,7 +50,8 @@ fn options(dir: &Path) -> Options {
 }
 
 async fn start(options: Options, bootstrap: bool) -> Result<Node, StartError> {
-    Node::start(options, StartOptions { bootstrap, rejoin: false, started: Instant::now() }).await
+    Node::start(options, StartOptions { bootstrap, rejoin: false, started: Instant::now() }, ClientPorts::default())
+        .await
 }
 
 async fn stop(node: Node) {
@@ -100,6 +101,33 @@ async fn a_port_that_is_taken_is_named() {
     let _owner = TcpListener::bind(addr).unwrap();
     let error = start(options, true).await.err().unwrap().to_string();
     assert_eq!(error, format!("cannot listen on {addr} for clients of broker-b"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inherited_port_is_served_and_outlives_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let start = StartOptions { bootstrap: true, rejoin: false, started: Instant::now() };
+    let addr = options.groups[1].client_listen;
+    let kept = remoting::bind(addr).unwrap();
+    let (accepting, accepts) = oneshot::channel();
+    let ports = ClientPorts { inherited: vec![kept.try_clone().unwrap()], accepting: Some(accepting) };
+    let node = Node::start(options.clone(), start, ports).await.unwrap();
+    accepts.await.unwrap();
+    assert_eq!(node.client_servers[1].local_addr(), addr);
+    stop(node).await;
+    std::net::TcpStream::connect(addr).expect("somebody still holds it");
+    drop(kept);
+
+    let stray = remoting::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let stray_addr = stray.local_addr().unwrap();
+    let ports = ClientPorts { inherited: vec![stray], accepting: None };
+    let error = Node::start(options.clone(), start, ports).await.err().unwrap().to_string();
+    assert!(
+        error.starts_with(&format!("inherited a listening socket on {stray_addr}, which is no group's")),
+        "{error}"
+    );
+    assert!(error.contains(&addr.to_string()), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

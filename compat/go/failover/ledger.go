@@ -138,7 +138,7 @@ type gaps struct {
 	WorstTarget  float64 `json:"worst_target_ms,omitempty"`
 }
 
-var targets = map[string][2]float64{"kill": {60, 300}, "pause": {1000, 1500}}
+var targets = map[string][2]float64{"kill": {60, 300}, "crash": {60, 300}, "pause": {1000, 1500}}
 
 func (l *ledger) report(faults []*fault, outages []*outage) *report {
 	l.mutex.Lock()
@@ -282,7 +282,7 @@ func (l *ledger) storedTwice() int {
 
 func (r *report) sumUp() {
 	r.GapsWithinTargets = true
-	for _, kind := range []string{"kill", "stop", "pause"} {
+	for _, kind := range []string{"kill", "crash", "stop", "pause"} {
 		var all []float64
 		for _, f := range r.Faults {
 			if f.Kind == kind {

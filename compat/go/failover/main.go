@@ -30,15 +30,16 @@ const (
 )
 
 type options struct {
-	gantry, data         string
-	java                 string
-	kills, stops, pauses int
-	outages              int
-	rate, probeRate      int
-	settle               time.Duration
-	down, pause          time.Duration
-	out                  string
-	enforceGaps          bool
+	gantry, data    string
+	java            string
+	kills, crashes  int
+	stops, pauses   int
+	outages         int
+	rate, probeRate int
+	settle          time.Duration
+	down, pause     time.Duration
+	out             string
+	enforceGaps     bool
 }
 
 func main() {
@@ -47,6 +48,7 @@ func main() {
 	flag.StringVar(&o.data, "data", "", "directory of the running `gantry dev`")
 	flag.StringVar(&o.java, "java", "", "command that runs the Java side, words apart by blanks; none: Go alone")
 	flag.IntVar(&o.kills, "kills", 20, "how many leaders to kill, the groups in turn")
+	flag.IntVar(&o.crashes, "crashes", 0, "how many leading processes to kill that come back at once, their ports kept open")
 	flag.IntVar(&o.stops, "stops", 3, "how many leaders to stop gracefully")
 	flag.IntVar(&o.pauses, "pauses", 10, "how many leaders to pause")
 	flag.IntVar(&o.outages, "outages", 1, "how often to kill all name servers, and start them again")
@@ -130,7 +132,7 @@ func run(o options) (*report, error) {
 	for _, plan := range []struct {
 		kind  string
 		count int
-	}{{"kill", o.kills}, {"stop", o.stops}, {"pause", o.pauses}} {
+	}{{"kill", o.kills}, {"crash", o.crashes}, {"stop", o.stops}, {"pause", o.pauses}} {
 		for i := 0; i < plan.count; i++ {
 			f, err := inflict(o, c, d, plan.kind, i, namesrvs, probeTopic)
 			if err != nil {
@@ -187,6 +189,8 @@ func inflict(o options, c cluster, d *disk, kind string, number int, namesrvs []
 	case "kill", "stop":
 		time.Sleep(o.down)
 		_, err = c.act("start", f.Node)
+	case "crash":
+		time.Sleep(o.down)
 	case "pause":
 		time.Sleep(o.pause)
 		_, err = c.act("resume", f.Node)

@@ -189,7 +189,8 @@ async fn produce(cluster: &Cluster, args: ProduceArgs, format: Format) -> Result
         (Some(per_second), _) => Loop::Open { per_second, in_flight_max: 100_000 },
         (None, in_flight) => Loop::Closed { in_flight: in_flight.unwrap_or(64).max(1) },
     };
-    let time = args.time.unwrap_or(if args.count.is_some() { COUNTED_TIME_MAX } else { TIME });
+    let time_max = if args.count.is_some() { COUNTED_TIME_MAX } else { TIME };
+    let time = args.time.unwrap_or(time_max);
     let run = Run::new(Plan {
         channels,
         targets,

@@ -1,7 +1,8 @@
 //! One process of a development cluster.
 //!
 //! A child has a process group of its own, so that Ctrl-C reaches only the parent, which knows the order of a clean
-//! stop. Its standard input is a pipe that nothing is written to: when the parent ends, however it ends, the pipe
+//! stop. A broker's group is its supervisor, which is the child, and the broker itself; what happens to the machine
+//! happens to both. Standard input is a pipe that nothing is written to: when the parent ends, however it ends, the pipe
 //! closes and the child stops.
 
 use std::fs::{self, OpenOptions};
@@ -10,9 +11,15 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{ChildStdin, Command};
 use tokio::sync::watch;
+
+use super::process_group;
+
+/// How soon the end of a process is noticed that is no child of this one.
+const GONE_INTERVAL: Duration = Duration::from_millis(5);
+const GONE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What a child is doing, as far as the parent knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +114,55 @@ impl Child {
         Some(format!("{} ended: {how}; its log is {}", self.name, self.log.display()))
     }
 
+    /// The process that does the work: the broker, not its supervisor.
+    pub(super) fn worker(&self) -> Option<u32> {
+        let leader = self.pid()?;
+        self.workers(leader).first().map_or(Some(leader), |worker| u32::try_from(worker.as_raw_nonzero().get()).ok())
+    }
+
+    fn pid(&self) -> Option<u32> {
+        match self.activity {
+            Activity::Running { pid } | Activity::Paused { pid } => Some(pid),
+            Activity::Ended { .. } => None,
+        }
+    }
+
+    /// Whom the process has started, while they live.
+    fn workers(&self, leader: u32) -> Vec<Pid> {
+        let Ok(leader) = pid(leader) else { return Vec::new() };
+        process_group::members(leader).into_iter().filter(|member| *member != leader).collect()
+    }
+
+    /// SIGKILL to all at once, as the loss of a machine.
     pub(super) async fn kill(&mut self) -> Result<()> {
-        self.signal(Signal::KILL)?;
-        self.await_end(Duration::from_secs(10)).await
+        let workers = self.pid().map(|pid| self.workers(pid)).unwrap_or_default();
+        self.signal_all(Signal::KILL)?;
+        self.await_end(Duration::from_secs(10)).await?;
+        self.await_gone(&workers).await
+    }
+
+    /// SIGKILL to the broker alone; its supervisor starts it again.
+    pub(super) async fn crash(&mut self) -> Result<()> {
+        let Activity::Running { pid } = self.activity else { bail!("{} does not run", self.name) };
+        let workers = self.workers(pid);
+        if workers.is_empty() {
+            bail!("{} has no supervisor that would start it again; `kill` ends it", self.name);
+        }
+        for worker in &workers {
+            kill_process(*worker, Signal::KILL).with_context(|| format!("killing the broker of {}", self.name))?;
+        }
+        self.await_gone(&workers).await
+    }
+
+    async fn await_gone(&self, processes: &[Pid]) -> Result<()> {
+        let until = Instant::now() + GONE_TIME_MAX;
+        while processes.iter().any(|process| process_group::is_alive(*process)) {
+            if Instant::now() > until {
+                bail!("the broker of {} still runs after {GONE_TIME_MAX:?}", self.name);
+            }
+            tokio::time::sleep(GONE_INTERVAL).await;
+        }
+        Ok(())
     }
 
     /// SIGTERM, and SIGKILL after `patience`.
@@ -134,8 +187,7 @@ impl Child {
             return Ok(());
         }
         if self.await_end(patience).await.is_err() {
-            self.signal(Signal::KILL)?;
-            self.await_end(Duration::from_secs(10)).await?;
+            self.kill().await?;
             bail!("{} did not stop in {patience:?} and was killed; its log is {}", self.name, self.log.display());
         }
         Ok(())
@@ -143,7 +195,7 @@ impl Child {
 
     pub(super) fn pause(&mut self) -> Result<()> {
         let Activity::Running { pid } = self.activity else { bail!("{} does not run", self.name) };
-        self.signal(Signal::STOP)?;
+        self.signal_all(Signal::STOP)?;
         self.activity = Activity::Paused { pid };
         Ok(())
     }
@@ -155,21 +207,27 @@ impl Child {
 
     fn wake(&mut self) -> Result<()> {
         if let Activity::Paused { pid } = self.activity {
-            self.signal(Signal::CONT)?;
+            self.signal_all(Signal::CONT)?;
             self.activity = Activity::Running { pid };
         }
         Ok(())
     }
 
+    /// To the child, which passes it on.
     fn signal(&self, signal: Signal) -> Result<()> {
-        let (Activity::Running { pid } | Activity::Paused { pid }) = self.activity else {
-            bail!("{} does not run", self.name)
-        };
+        self.send(signal, kill_process)
+    }
+
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        self.send(signal, kill_process_group)
+    }
+
+    fn send(&self, signal: Signal, send: fn(Pid, Signal) -> rustix::io::Result<()>) -> Result<()> {
+        let Some(leader) = self.pid() else { bail!("{} does not run", self.name) };
         if self.exited.borrow().is_some() {
             return Ok(());
         }
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a process id that is none")?;
-        match kill_process(pid, signal) {
+        match send(pid(leader)?, signal) {
             // It ended by itself meanwhile; the wait after this finds out.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(error).with_context(|| format!("sending {signal:?} to {}", self.name)),
@@ -185,4 +243,8 @@ impl Child {
         self.stdin = None;
         Ok(())
     }
+}
+
+fn pid(number: u32) -> Result<Pid> {
+    i32::try_from(number).ok().and_then(Pid::from_raw).context("a process id that is none")
 }

@@ -28,8 +28,10 @@ pub(super) enum Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Action {
-    /// SIGKILL, as a power cut would do it.
+    /// SIGKILL, as the loss of the machine would do it.
     Kill,
+    /// SIGKILL to the broker only: its supervisor starts it again.
+    Crash,
     /// SIGTERM: leadership moves away first.
     Stop,
     Start,

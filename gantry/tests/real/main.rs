@@ -5,6 +5,7 @@ mod cluster;
 mod full_disk;
 mod join;
 mod power;
+mod supervised;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -106,7 +106,7 @@ impl Cluster {
         for node in 1..=options.layout.nodes {
             let name = Layout::node_name(node);
             let config = Layout::node_dir(&options.dir, node).join("broker.toml").display().to_string();
-            let args = ["broker", "--config", &config, "--stop-with-stdin"].map(ToOwned::to_owned);
+            let args = ["broker", "--supervise", "--config", &config, "--stop-with-stdin"].map(ToOwned::to_owned);
             children.push(Child::new(name.clone(), args.to_vec(), log(&name)));
         }
         Ok(Self { options, children })
@@ -172,12 +172,14 @@ impl Cluster {
             }
             _ if !running => bail!("{name} does not run"),
             Action::Kill => child.kill().await?,
+            Action::Crash => child.crash().await?,
             Action::Stop => child.stop(STOP_TIME_MAX + self.options.stop_forward).await?,
             Action::Pause => child.pause()?,
             Action::Resume => child.resume()?,
         }
         let did = match action {
             Action::Kill => "killed",
+            Action::Crash => "crashed",
             Action::Stop => "stopped",
             Action::Start | Action::Rejoin => "started",
             Action::Pause => "paused",
@@ -205,16 +207,16 @@ impl Cluster {
                 let node = self.node_number(index);
                 let answer = statuses.get(&child.name);
                 let (state, pid) = match child.activity() {
-                    Activity::Running { pid } => {
+                    Activity::Running { .. } => {
                         let state = match (node, answer) {
                             (None, _) => State::Running,
                             (Some(_), Some(status)) if status.ready => State::Ready,
                             (Some(_), Some(_)) => State::Running,
                             (Some(_), None) => State::Silent,
                         };
-                        (state, Some(pid))
+                        (state, child.worker())
                     }
-                    Activity::Paused { pid } => (State::Paused, Some(pid)),
+                    Activity::Paused { .. } => (State::Paused, child.worker()),
                     Activity::Ended { wanted: true } => (State::Stopped, None),
                     Activity::Ended { wanted: false } => (State::Dead, None),
                 };
