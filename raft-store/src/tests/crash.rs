@@ -20,7 +20,8 @@
 //! * several segments are removed under one sync of the directory;
 //! * segments are removed before the purged mark is on disk, or the mark runs ahead of the log;
 //! * a start does not write the head of a segment that holds no record yet again, or trusts zeros that it reads;
-//! * a start does not save the hints again, or does not sync the directory.
+//! * a start does not save the hints again, or does not sync the directory;
+//! * the identity is kept after a power cut in asynchronous mode.
 
 mod script;
 
