@@ -15,7 +15,7 @@ pub(crate) mod file_pool;
 mod inspect;
 pub(crate) mod key_index;
 pub(crate) mod log;
-pub(crate) mod queue_sums;
+pub(crate) mod queue_marks;
 pub(crate) mod queue_table;
 pub(crate) mod replay;
 pub(crate) mod reput;

@@ -336,6 +336,16 @@ impl Group {
         self.opened().state_machine.shared.table.queue(topic, queue_id).unwrap().close();
     }
 
+    /// Drops what lies before a checkpoint, as retention does.
+    pub(crate) fn drop_through(&self, checkpoint: u64) {
+        let shared = &self.opened().state_machine.shared;
+        let (image, _) = shared.checkpoints.read(checkpoint).unwrap();
+        shared.checkpoints.set_current(checkpoint).unwrap();
+        shared.table.raise_minimums(&image).unwrap();
+        shared.index.drop_below(image.resume.position).unwrap();
+        self.log.purge(checkpoint);
+    }
+
     /// Cuts a checkpoint now.
     pub(crate) async fn checkpoint(&self) {
         self.opened().control.checkpoint().await.unwrap();

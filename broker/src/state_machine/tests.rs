@@ -815,11 +815,11 @@ async fn derived_files_are_built_again_from_the_log() {
         std::fs::write(queue_file(dir, 1), first).unwrap();
     })
     .await;
-    check_rebuild("checksums deleted", |dir| {
-        let is_sums = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(".sums.");
-        let sums: Vec<PathBuf> = files(&dir.join("consumequeue")).into_iter().filter(is_sums).collect();
-        assert!(!sums.is_empty());
-        sums.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    check_rebuild("marks deleted", |dir| {
+        let is_marks = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(".marks.");
+        let marks: Vec<PathBuf> = files(&dir.join("consumequeue")).into_iter().filter(is_marks).collect();
+        assert!(!marks.is_empty());
+        marks.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     })
     .await;
     check_rebuild("last entry damaged", |dir| {

@@ -8,8 +8,8 @@
 //!
 //! All big-endian, entry `n` at byte `20 n`, in files of 300,000 entries named by their first byte. The newest entries
 //! stay in memory as well: a consumer that keeps up causes no file read, and a queue that gets a message now and then
-//! causes no write of 20 bytes. What is not yet written when the process dies is derived again from the log, because a
-//! checkpoint is written only after everything below it is in the files and synced.
+//! causes no write of 20 bytes. A checkpoint is written only after everything below it is in the files or in the mark of
+//! its queue ([`super::queue_marks`]), and synced; what is behind it when the process dies is derived again from the log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -26,6 +26,7 @@ use raft_store::durable;
 
 use super::error::{Error, Result};
 use super::file_pool::{FileKey, FilePool};
+use super::queue_marks::QueueMark;
 
 /// Size of an entry.
 pub(crate) const ENTRY_BYTES: u64 = 20;
@@ -96,7 +97,7 @@ pub(crate) struct Stretch {
     pub(crate) crc: u32,
 }
 
-/// kept_from, first <= written <= first + entries.len() = max_offset
+/// first <= written <= first + entries.len() = max_offset
 #[derive(Debug, Default)]
 struct Tail {
     /// Offset of the first entry held in memory.
@@ -106,6 +107,8 @@ struct Tail {
     written: u64,
     /// What has been written, one stretch for each file, oldest first.
     stretches: Vec<Stretch>,
+    /// Files with lower numbers are removed, or being removed.
+    files_from: u64,
 }
 
 /// What a queue holds in memory.
@@ -137,6 +140,14 @@ pub(crate) struct UnsyncedFile {
 }
 
 impl Tail {
+    /// The entries that are not in the files, as they will be there.
+    fn unwritten(&self) -> Vec<u8> {
+        let skip = (self.written - self.first) as usize;
+        let mut bytes = Vec::with_capacity((self.entries.len() - skip) * ENTRY_BYTES as usize);
+        self.entries.iter().skip(skip).for_each(|entry| bytes.extend_from_slice(&entry.encode()));
+        bytes
+    }
+
     /// `bytes`, entries from `from` to `to` of one file, have been written.
     fn note_written(&mut self, from: u64, to: u64, bytes: &[u8], per_file: u64) {
         assert_eq!(from, self.written, "entries are written in order");
@@ -157,6 +168,7 @@ impl ConsumeQueue {
     pub(crate) fn new(files: Arc<QueueFiles>, dir: PathBuf, min_offset: u64, max_offset: u64) -> Self {
         assert!(min_offset <= max_offset, "a queue ends after its start");
         let owner = files.pool.new_owner();
+        let files_from = min_offset / files.entries_per_file;
         Self {
             files,
             owner,
@@ -164,7 +176,7 @@ impl ConsumeQueue {
             kept_from: AtomicU64::new(min_offset),
             hidden_end: AtomicU64::new(0),
             max_offset: AtomicU64::new(max_offset),
-            tail: Mutex::new(Tail { first: max_offset, written: max_offset, ..Tail::default() }),
+            tail: Mutex::new(Tail { first: max_offset, written: max_offset, files_from, ..Tail::default() }),
         }
     }
 
@@ -188,12 +200,17 @@ impl ConsumeQueue {
 
     /// Raises the first readable offset, never lowers it, and removes the files that lie wholly below it.
     ///
-    /// Everything below has been written: it is below a checkpoint.
+    /// What is not in the files yet still goes there, and is removed by a later call.
     pub(crate) fn raise_min_offset(&self, min_offset: u64) -> Result<()> {
         let min_offset = min_offset.min(self.max_offset());
-        let before = self.kept_from.fetch_max(min_offset, Ordering::AcqRel);
-        let per_file = self.files.entries_per_file;
-        self.remove_files(before / per_file..min_offset / per_file)
+        self.kept_from.fetch_max(min_offset, Ordering::AcqRel);
+        let file_nos = {
+            let mut tail = self.tail.lock();
+            let from = tail.files_from;
+            tail.files_from = from.max(min_offset.min(tail.written) / self.files.entries_per_file);
+            from..tail.files_from
+        };
+        self.remove_files(file_nos)
     }
 
     /// Removes files below the first readable offset that a crash has left behind.
@@ -231,10 +248,7 @@ impl ConsumeQueue {
     pub(crate) fn flush(&self, unsynced: &mut Vec<UnsyncedFile>) -> Result<()> {
         let (mut at, bytes) = {
             let tail = self.tail.lock();
-            let skip = (tail.written - tail.first) as usize;
-            let mut bytes = Vec::with_capacity((tail.entries.len() - skip) * ENTRY_BYTES as usize);
-            tail.entries.iter().skip(skip).for_each(|entry| bytes.extend_from_slice(&entry.encode()));
-            (tail.written, bytes)
+            (tail.written, tail.unwritten())
         };
         let mut rest = &bytes[..];
         while !rest.is_empty() {
@@ -337,21 +351,26 @@ impl ConsumeQueue {
         Ok(low)
     }
 
-    /// What the files hold, as of the last flush.
-    pub(crate) fn stretches(&self) -> Vec<Stretch> {
-        self.tail.lock().stretches.clone()
+    /// What the queue holds now.
+    pub(crate) fn mark(&self) -> QueueMark {
+        let tail = self.tail.lock();
+        QueueMark { stretches: tail.stretches.clone(), unwritten_from: tail.written, unwritten: tail.unwritten() }
     }
 
-    /// Checks that the files hold what was there when a checkpoint was made: every entry from the start of the queue to
-    /// its end, byte by byte as `stretches` has it, and the last one names `last_physical_offset`. If so, goes on from
-    /// there.
-    pub(crate) fn matches(&self, last_physical_offset: u64, stretches: &[Stretch]) -> Result<bool> {
+    /// How many entries are in memory.
+    pub(crate) fn in_memory(&self) -> usize {
+        self.tail.lock().entries.len()
+    }
+
+    /// Checks that files and mark hold what was there when a checkpoint was made: every entry from the start of the
+    /// queue to its end, byte by byte, and the last one names `last_physical_offset`. If so, goes on from there.
+    pub(crate) fn matches(&self, last_physical_offset: u64, mark: &QueueMark) -> Result<bool> {
         let (min, max) = (self.kept_from(), self.max_offset());
         if min == max {
             return Ok(true);
         }
         let per_file = self.files.entries_per_file;
-        let kept: Vec<Stretch> = stretches.iter().filter(|stretch| stretch.to > min).copied().collect();
+        let kept: Vec<Stretch> = mark.stretches.iter().filter(|stretch| stretch.to > min).copied().collect();
         let mut at = min;
         for stretch in &kept {
             let in_one_file = stretch.from < stretch.to && stretch.from / per_file == (stretch.to - 1) / per_file;
@@ -361,11 +380,14 @@ impl ConsumeQueue {
             }
             at = stretch.to;
         }
-        if at != max || self.entry(max - 1)?.is_none_or(|last| last.physical_offset != last_physical_offset) {
-            return Ok(false);
+        let Some(unwritten) = mark.entries(at, max) else { return Ok(false) };
+        {
+            let mut tail = self.tail.lock();
+            tail.stretches = kept;
+            (tail.first, tail.written) = (at, at);
+            tail.entries = unwritten;
         }
-        self.tail.lock().stretches = kept;
-        Ok(true)
+        Ok(self.entry(max - 1)?.is_some_and(|last| last.physical_offset == last_physical_offset))
     }
 
     fn holds(&self, stretch: &Stretch) -> Result<bool> {

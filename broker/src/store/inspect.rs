@@ -15,6 +15,7 @@ use raft_store::{LogId, LogPosition};
 
 use super::checkpoint::Checkpoints;
 use super::consume_queue::{ENTRY_BYTES, QueueEntry};
+use super::queue_marks::{QueueMark, QueueMarks};
 use super::queue_table::DISTRUSTED;
 use super::{StoreOptions, key_index, reput};
 use crate::delay_levels::SCHEDULE_TOPIC;
@@ -51,7 +52,9 @@ struct Cursor {
     entries_per_file: u64,
     /// Offset of the first entry in `read`.
     next: u64,
-    end: u64,
+    in_files_to: u64,
+    /// The entries behind those in files, until they are read.
+    unwritten: VecDeque<QueueEntry>,
     read: VecDeque<QueueEntry>,
     /// Nothing more is compared once something was wrong.
     broken: bool,
@@ -119,13 +122,18 @@ impl DerivedCheck {
     }
 
     fn open_queues(&mut self, options: &StoreOptions, image: &Image) {
+        let all = options.dir.join("consumequeue");
+        let marks = QueueMarks::read(&all, image.applied.index).map_err(|error| self.add(&all, error));
+        let marks = marks.ok().flatten().unwrap_or_default();
+        let none = QueueMark::default();
         for topic in &image.queues {
             for (queue_id, counter) in (0..).zip(&topic.counters) {
                 if counter.next_offset == 0 {
                     continue;
                 }
+                let mark = marks.of(&topic.name, queue_id).unwrap_or(&none);
                 let dir = options.dir.join("consumequeue").join(topic.name.as_str()).join(format!("{queue_id}"));
-                let cursor = Cursor::open(dir, options.entries_per_queue_file, counter.next_offset);
+                let cursor = Cursor::open(dir, options.entries_per_queue_file, counter.next_offset, mark);
                 self.queues.entry(topic.name.to_string()).or_default().insert(queue_id, cursor);
             }
         }
@@ -188,12 +196,15 @@ impl DerivedCheck {
 }
 
 impl Cursor {
-    fn open(dir: PathBuf, entries_per_file: u64, end: u64) -> Self {
+    fn open(dir: PathBuf, entries_per_file: u64, end: u64, mark: &QueueMark) -> Self {
+        let unwritten = mark.entries(mark.unwritten_from, end).unwrap_or_default();
+        let in_files_to = end - unwritten.len() as u64;
         // Retention removes whole files from the front.
         let files = fs::read_dir(&dir).into_iter().flatten().flatten();
         let first = files.filter_map(|file| file.file_name().to_str()?.parse::<u64>().ok()).min();
-        let next = first.map_or(0, |byte| byte / ENTRY_BYTES).min(end);
-        Self { dir, entries_per_file, next, end, read: VecDeque::new(), broken: false }
+        let marked = mark.stretches.first().map_or(mark.unwritten_from, |stretch| stretch.from);
+        let next = first.map_or(marked, |byte| byte / ENTRY_BYTES).min(in_files_to);
+        Self { dir, entries_per_file, next, in_files_to, unwritten, read: VecDeque::new(), broken: false }
     }
 
     /// The next entry that must be there, `None` behind the last one.
@@ -201,9 +212,12 @@ impl Cursor {
         if self.broken {
             return Ok(None);
         }
-        if self.read.is_empty() && self.next < self.end {
+        if self.read.is_empty() && self.next == self.in_files_to {
+            self.read = std::mem::take(&mut self.unwritten);
+        }
+        if self.read.is_empty() && self.next < self.in_files_to {
             let (file_no, in_file) = (self.next / self.entries_per_file, self.next % self.entries_per_file);
-            let count = READ_ENTRIES.min(self.end - self.next).min(self.entries_per_file - in_file);
+            let count = READ_ENTRIES.min(self.in_files_to - self.next).min(self.entries_per_file - in_file);
             let name = format!("{:020}", file_no * self.entries_per_file * ENTRY_BYTES);
             let mut bytes = vec![0; usize::try_from(count * ENTRY_BYTES).expect("a few pages")];
             let read =

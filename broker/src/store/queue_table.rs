@@ -20,7 +20,7 @@ use crate::state_machine::state::TopicHandle;
 
 use super::consume_queue::{ConsumeQueue, QueueFiles};
 use super::error::{Error, Result};
-use super::queue_sums::QueueSums;
+use super::queue_marks::{QueueMark, QueueMarks};
 
 const DELETED: &str = ".deleted";
 /// A note that the files must not be trusted.
@@ -124,7 +124,8 @@ impl QueueTable {
             return Ok(false);
         }
         // Empty queues need none.
-        let sums = QueueSums::read(&self.dir, image.applied.index)?.unwrap_or_default();
+        let marks = QueueMarks::read(&self.dir, image.applied.index)?.unwrap_or_default();
+        let none = QueueMark::default();
         self.take_back(image.applied.index)?;
         self.remove_unknown(image)?;
         let mut topics = HashMap::with_capacity(image.queues.len());
@@ -149,7 +150,8 @@ impl QueueTable {
                     .map_or(0, |before| before.next_offset);
                 let queue = self.make(&topic.name, queue_id, min_offset, counter.next_offset);
                 queue.remove_left_over()?;
-                if !queue.matches(counter.last_physical_offset, sums.of(&topic.name, queue_id))? {
+                let mark = marks.of(&topic.name, queue_id).unwrap_or(&none);
+                if !queue.matches(counter.last_physical_offset, mark)? {
                     tracing::warn!(dir = %queue.dir().display(), "the queue does not hold what its checkpoint says");
                     self.topics.write().clear();
                     return Ok(false);
@@ -194,17 +196,29 @@ impl QueueTable {
         Ok(())
     }
 
-    /// Checksums of all queues, as of their last flush.
-    pub(crate) fn sums(&self) -> QueueSums {
-        let topics: Vec<Arc<TopicQueues>> = self.topics.read().values().cloned().collect();
-        let mut sums = QueueSums::default();
-        for topic in topics {
+    /// What all queues hold now. Reput, which alone adds to them, calls this between two entries.
+    pub(crate) fn marks(&self) -> QueueMarks {
+        let mut marks = QueueMarks::default();
+        for topic in self.all() {
             let queues = topic.queues.read();
-            let of =
-                |queue: &Option<Arc<ConsumeQueue>>| queue.as_ref().map_or_else(Vec::new, |queue| queue.stretches());
-            sums.put(&topic.name, queues.iter().map(of).collect());
+            let of = |queue: &Option<Arc<ConsumeQueue>>| queue.as_ref().map_or_else(QueueMark::default, |q| q.mark());
+            marks.put(&topic.name, queues.iter().map(of).collect());
         }
-        sums
+        marks
+    }
+
+    /// The queues that hold entries in memory, and how many.
+    pub(crate) fn in_memory(&self) -> Vec<(Arc<ConsumeQueue>, usize)> {
+        let mut all = Vec::new();
+        for topic in self.all() {
+            let held = topic.queues.read().iter().flatten().map(|q| (Arc::clone(q), q.in_memory())).collect::<Vec<_>>();
+            all.extend(held.into_iter().filter(|(_, count)| *count > 0));
+        }
+        all
+    }
+
+    fn all(&self) -> Vec<Arc<TopicQueues>> {
+        self.topics.read().values().cloned().collect()
     }
 
     /// Has all queues built again at the next start, because an entry was found to be wrong.

@@ -8,7 +8,9 @@
 //! A write that finds the disk full waits for room ([`Room`]); any other failure ends the thread, and the replica.
 //!
 //! A second thread, the saver, makes checkpoints durable: first the derived files up to it, then the checkpoint itself.
-//! A checkpoint that is there therefore vouches for the derived files below it.
+//! A checkpoint that is there therefore vouches for the derived files below it. Entries of a few queues are written to
+//! their files for it. With many queues that would be as many small writes, so entries that are not written yet go into
+//! the marks of the checkpoint, all in one file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -34,7 +36,7 @@ use super::checkpoint::Checkpoints;
 use super::consume_queue::{ConsumeQueue, QueueEntry, UnsyncedFile};
 use super::error::{Error, Result};
 use super::key_index::{self, KeyIndex};
-use super::queue_sums::QueueSums;
+use super::queue_marks::QueueMarks;
 use super::queue_table::{QueueTable, TopicQueues};
 use super::room::Room;
 
@@ -42,7 +44,8 @@ use super::room::Room;
 const UNWRITTEN_MAX: usize = 256;
 /// Entries of a queue kept in memory though they are written.
 const KEPT_MAX: usize = 2048;
-/// Files synced one by one; more are synced by one call for all that the file system holds.
+/// Files synced one by one; more are synced by one call for all that the file system holds. So many queues at most are
+/// flushed for a checkpoint.
 const SINGLE_SYNCS_MAX: usize = 256;
 /// Entries taken from apply before the watermark moves.
 const ROUND_MAX: usize = 16;
@@ -148,6 +151,8 @@ pub(crate) fn start(
     let (saves, saves_received) = blocking::sync_channel(1);
     let saver = Saver { table: Arc::clone(&table), index: Arc::clone(&index), checkpoints, unsynced: BTreeMap::new() };
     let reached = *dispatched_end.borrow();
+    let in_memory = table.in_memory();
+    let cached_entries = in_memory.iter().map(|(_, count)| count).sum();
     let reput = Reput {
         table,
         index,
@@ -155,8 +160,8 @@ pub(crate) fn start(
         dispatched,
         told: Told { reached, dispatched_end, room },
         topics: HashMap::new(),
-        cached: HashMap::new(),
-        cached_entries: 0,
+        cached: in_memory.into_iter().map(|(queue, _)| (queue.number(), queue)).collect(),
+        cached_entries,
         cached_entries_max: options.cached_entries_max,
         delay_levels: options.delay_levels.clone(),
         unsynced: Vec::new(),
@@ -375,12 +380,14 @@ impl Reput {
     }
 
     fn checkpoint(&mut self, job: CheckpointJob) -> Result<()> {
-        self.flush_all()?;
+        if self.cached.len() <= SINGLE_SYNCS_MAX {
+            self.flush_all()?;
+        }
         let save = Save {
             index: job.index,
             bytes: job.bytes,
             unsynced: std::mem::take(&mut self.unsynced),
-            sums: self.table.sums(),
+            marks: self.table.marks(),
             flushed: self.told.write(|| self.index.flush(job.resume_position))?,
             done: job.done,
         };
@@ -460,7 +467,7 @@ struct Save {
     index: u64,
     bytes: Bytes,
     unsynced: Vec<UnsyncedFile>,
-    sums: QueueSums,
+    marks: QueueMarks,
     flushed: key_index::Flushed,
     done: Option<oneshot::Sender<Result<()>>>,
 }
@@ -505,7 +512,7 @@ impl Saver {
         }
         self.unsynced.clear();
         self.index.sync(&save.flushed)?;
-        save.sums.write(self.table.dir(), save.index)?;
+        save.marks.write(self.table.dir(), save.index)?;
         self.checkpoints.write(save.index, &save.bytes)?;
         self.table.remove_deleted(save.index)
     }

@@ -1,5 +1,7 @@
 //! Queue files, index, pulls and searches.
 
+mod many_queues;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use protocol::message::{RecordView, iter_records};
 use super::consume_queue::{Cached, ConsumeQueue, QueueEntry, QueueFiles, Stretch};
 use super::file_pool::{FileKey, FilePool};
 use super::key_index::{IndexProgress, IndexSizes, KeyIndex};
+use super::queue_marks::QueueMark;
 use super::*;
 use crate::state_machine::testing::{Group, MemoryLog, message};
 
@@ -99,21 +102,23 @@ fn a_reopened_queue_agrees_with_its_checkpoint_or_says_so() {
             written.append(at, entry(at));
         });
         written.flush(&mut Vec::new()).unwrap();
-        written.stretches()
+        written.mark()
     };
     let at_12 = append(0..12);
     let at_20 = append(12..20);
     let last = |at| entry(at).physical_offset;
-    let matches = |min, max, last, sums: &[Stretch]| queue(dir.path(), min, max).matches(last, sums).unwrap();
+    let matches = |min, max, last, mark: &QueueMark| queue(dir.path(), min, max).matches(last, mark).unwrap();
     assert!(matches(0, 20, last(19), &at_20));
     // A checkpoint may be older than the files.
     assert!(matches(0, 12, last(11), &at_12));
     assert!(!matches(0, 20, last(18), &at_20));
     assert!(!matches(0, 21, last(20), &at_20));
     assert!(!matches(0, 20, last(19), &at_12));
-    assert!(!matches(0, 20, last(19), &[]));
-    assert!(!matches(0, 20, last(19), &at_20[1..]));
-    assert!(!matches(0, 20, last(19), &[at_20[0], at_20[2]]));
+    let with = |stretches: &[Stretch]| QueueMark { stretches: stretches.to_vec(), ..at_20.clone() };
+    assert!(!matches(0, 20, last(19), &QueueMark::default()));
+    assert!(!matches(0, 20, last(19), &with(&[])));
+    assert!(!matches(0, 20, last(19), &with(&at_20.stretches[1..])));
+    assert!(!matches(0, 20, last(19), &with(&[at_20.stretches[0], at_20.stretches[2]])));
     // What is appended after a start is checked at the next one.
     let reopened = queue(dir.path(), 0, 12);
     assert!(reopened.matches(last(11), &at_12).unwrap());
@@ -121,7 +126,7 @@ fn a_reopened_queue_agrees_with_its_checkpoint_or_says_so() {
         reopened.append(at, entry(at));
     });
     reopened.flush(&mut Vec::new()).unwrap();
-    assert_eq!(reopened.stretches(), at_20);
+    assert_eq!(reopened.mark(), at_20);
     // Any bit.
     for file in 0..3 {
         let path = dir.path().join(format!("T/0/{:020}", file * 160));
@@ -141,7 +146,92 @@ fn a_reopened_queue_agrees_with_its_checkpoint_or_says_so() {
     // What lies below the first readable offset need not be there.
     assert!(matches(8, 20, last(19), &at_20));
     assert!(matches(11, 20, last(19), &at_20));
-    assert!(matches(20, 20, 0, &[]));
+    assert!(matches(20, 20, 0, &QueueMark::default()));
+}
+
+#[test]
+fn entries_that_are_in_no_file_are_in_the_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let written = queue(dir.path(), 0, 0);
+    let append = |range: std::ops::Range<u64>| {
+        range.for_each(|at| {
+            written.append(at, entry(at));
+        });
+    };
+    append(0..3);
+    let at_3 = written.mark();
+    append(3..12);
+    written.flush(&mut Vec::new()).unwrap();
+    append(12..20);
+    let at_20 = written.mark();
+    assert_eq!((at_3.unwritten.len(), at_20.unwritten_from, at_20.unwritten.len()), (60, 12, 160));
+    let open = |min, max, mark: &QueueMark| {
+        let queue = queue(dir.path(), min, max);
+        queue.matches(entry(max - 1).physical_offset, mark).unwrap().then_some(queue)
+    };
+    for min in 0..20 {
+        let queue = open(min, 20, &at_20).unwrap();
+        assert_eq!(read(&queue, min, 20), (min..20).map(entry).collect::<Vec<_>>(), "{min}");
+        assert_eq!(queue.mark().unwritten_from, min.max(12));
+    }
+    assert_eq!(read(&open(0, 3, &at_3).unwrap(), 0, 20), (0..3).map(entry).collect::<Vec<_>>());
+    // It goes on as if it had never stopped.
+    let queue = open(0, 20, &at_20).unwrap();
+    (20..23).for_each(|at| {
+        queue.append(at, entry(at));
+    });
+    queue.flush(&mut Vec::new()).unwrap();
+    append(20..23);
+    written.flush(&mut Vec::new()).unwrap();
+    assert_eq!(queue.mark(), written.mark());
+    queue.trim(0);
+    assert_eq!(read(&queue, 0, 30), (0..23).map(entry).collect::<Vec<_>>());
+    // A mark that does not reach from the files to the end is none.
+    let with = |from, bytes: &[u8]| QueueMark { unwritten_from: from, unwritten: bytes.to_vec(), ..at_20.clone() };
+    assert!(open(0, 21, &at_20).is_none());
+    assert!(open(0, 19, &at_20).is_none());
+    assert!(open(0, 20, &with(12, &at_20.unwritten[..140])).is_none());
+    assert!(open(0, 20, &with(13, &at_20.unwritten[20..])).is_none());
+    assert!(open(0, 20, &with(12, &at_20.unwritten[..159])).is_none());
+    assert!(open(13, 20, &QueueMark { stretches: Vec::new(), ..with(13, &at_20.unwritten[20..]) }).is_some());
+    let last_differs = queue_with_last(&at_20);
+    assert!(open(0, 20, &last_differs).is_none());
+}
+
+/// The mark with another last entry.
+fn queue_with_last(mark: &QueueMark) -> QueueMark {
+    let mut mark = mark.clone();
+    let at = mark.unwritten.len() - 13;
+    mark.unwritten[at] ^= 1;
+    mark
+}
+
+#[test]
+fn retention_ahead_of_the_files_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = queue(dir.path(), 0, 0);
+    let append = |range: std::ops::Range<u64>| {
+        range.for_each(|at| {
+            queue.append(at, entry(at));
+        });
+    };
+    append(0..10);
+    queue.flush(&mut Vec::new()).unwrap();
+    append(10..30);
+    // Entries 10 to 29 are in no file; the first two files end at 8 and 16.
+    queue.raise_min_offset(27).unwrap();
+    assert_eq!(file_nos(dir.path()), [1]);
+    queue.flush(&mut Vec::new()).unwrap();
+    assert_eq!(file_nos(dir.path()), [1, 2, 3]);
+    append(30..33);
+    queue.raise_min_offset(28).unwrap();
+    assert_eq!(file_nos(dir.path()), [3]);
+    queue.flush(&mut Vec::new()).unwrap();
+    queue.trim(0);
+    assert_eq!(read(&queue, 28, 10), (28..33).map(entry).collect::<Vec<_>>());
+    let mark = queue.mark();
+    let reopened = self::queue(dir.path(), 28, 33);
+    assert!(reopened.matches(entry(32).physical_offset, &mark).unwrap());
 }
 
 /// The numbers of the files of a queue.
