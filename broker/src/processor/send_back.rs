@@ -1,16 +1,17 @@
 //! Messages that a consumer could not handle: code 36.
 //!
 //! The message is stored again in the group's dead-letter topic once it was delivered too often. Before, the copy waits
-//! on a delay level that grows with each attempt, and then goes to the group's retry topic.
+//! on a delay level that grows with each attempt, and then goes to the group's retry topic. A message whose properties
+//! leave no room for what says where the copy is to go is dead at once: a refusal would come back for ever.
 
 use bytes::BytesMut;
 use protocol::header::SendBackRequest;
 use protocol::message::{NewMessage, OffsetMessageId, PropertiesBuilder, RecordView, encode_record, property};
-use protocol::{RemotingCommand, ResponseCode};
+use protocol::{GroupName, RemotingCommand, ResponseCode};
 
 use super::Group;
 use super::answer::{Failure, Outcome, success};
-use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, too_large, wire_queue};
+use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, wire_queue};
 use super::waiting::WAITING_PROPERTIES_BYTES_MAX;
 use crate::delay_levels::SCHEDULE_TOPIC;
 
@@ -53,7 +54,7 @@ impl Group {
 
         let delivered = record.reconsume_times();
         let limit = retry_limit(header.max_reconsume_times, request.version, group.retry_max_times);
-        let is_dead = header.delay_level < 0 || delivered >= limit;
+        let is_dead = header.delay_level < 0 || delivered >= limit || !has_room_to_wait(&record, &header.group)?;
         let config = if is_dead { dead_letter_topic(header.group.dlq_topic()) } else { retry_topic(&group) };
         let topic = match self.0.state.topic(&config.name) {
             Some(topic) => topic,
@@ -80,9 +81,6 @@ impl Group {
             set(&mut properties, property::REAL_TOPIC, &topic.name)?;
             set(&mut properties, property::REAL_QID, &queue_id.to_string())?;
         }
-        if properties.as_str().len() > WAITING_PROPERTIES_BYTES_MAX {
-            return Err(too_large(self.live().message_bytes_max));
-        }
         let message = NewMessage {
             topic: if delay_level.is_some() { SCHEDULE_TOPIC } else { &topic.name },
             queue_id: wire_queue(delay_level.map_or(queue_id, |level| level - 1)),
@@ -107,11 +105,15 @@ impl Group {
     }
 }
 
-/// The properties of the copy: where the message came from, unless an earlier copy says so already.
+/// The properties of the copy: where the message came from, unless an earlier copy says so already. What there is no
+/// room for is left out; consumers of a copy that comes again rely on its topic ([`has_room_to_wait`]).
 pub(super) fn retried_properties(record: &RecordView<'_>, is_dead: bool) -> Result<PropertiesBuilder, Failure> {
     let mut properties = PropertiesBuilder::from_text(record.properties().as_str());
     let id = OffsetMessageId { store_host: record.store_host(), physical_offset: record.physical_offset() }.to_string();
     let before = record.properties();
+    if is_dead {
+        properties.remove(property::DELAY);
+    }
     if before.get(property::RETRY_TOPIC).is_none() {
         set(&mut properties, property::RETRY_TOPIC, record.topic())?;
     }
@@ -121,13 +123,24 @@ pub(super) fn retried_properties(record: &RecordView<'_>, is_dead: bool) -> Resu
     if is_dead {
         set(&mut properties, property::DLQ_ORIGIN_TOPIC, record.topic())?;
         set(&mut properties, property::DLQ_ORIGIN_MESSAGE_ID, &id)?;
-        properties.remove(property::DELAY);
     }
     Ok(properties)
 }
 
-fn set(properties: &mut PropertiesBuilder, name: &str, value: &str) -> Result<(), Failure> {
-    properties.set(name, value).map_err(|error| Failure::error(format!("property {name}: {error}")))
+/// Whether a copy of the message can say all that it must say while it waits to come again.
+fn has_room_to_wait(record: &RecordView<'_>, group: &GroupName) -> Result<bool, Failure> {
+    let mut properties = retried_properties(record, false)?;
+    let longest = i32::MAX.to_string();
+    Ok(properties.get(property::RETRY_TOPIC).is_some()
+        && set(&mut properties, property::DELAY, &longest)?
+        && set(&mut properties, property::REAL_TOPIC, &group.retry_topic())?
+        && set(&mut properties, property::REAL_QID, &longest)?
+        && properties.as_str().len() <= WAITING_PROPERTIES_BYTES_MAX)
+}
+
+/// Sets a property if there is room, and says whether there was.
+fn set(properties: &mut PropertiesBuilder, name: &str, value: &str) -> Result<bool, Failure> {
+    properties.set_if_it_fits(name, value).map_err(|error| Failure::error(format!("property {name}: {error}")))
 }
 
 #[cfg(test)]

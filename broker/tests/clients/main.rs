@@ -16,6 +16,7 @@ mod full_disk;
 mod golden;
 mod kills;
 mod link;
+mod longest_properties;
 mod pop;
 mod reply;
 mod requests;

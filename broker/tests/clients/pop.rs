@@ -17,7 +17,7 @@ fn now_ms() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
-fn pop(topic: &str, count: i32, invisible_ms: i64, poll_ms: i64) -> RemotingCommand {
+pub(crate) fn pop(topic: &str, count: i32, invisible_ms: i64, poll_ms: i64) -> RemotingCommand {
     request(RequestCode::POP_MESSAGE, &[("consumerGroup", "g"), ("topic", topic), ("expType", "TAG"), ("exp", "*")])
         .with_ext("queueId", -1)
         .with_ext("maxMsgNums", count)
@@ -35,7 +35,7 @@ fn with(mut request: RemotingCommand, field: &str, value: &str) -> RemotingComma
 
 /// A message as a consumer sees it that popped it.
 #[derive(Debug, Clone, PartialEq)]
-struct Popped {
+pub(crate) struct Popped {
     body: String,
     queue_id: i32,
     queue_offset: i64,
@@ -68,7 +68,7 @@ impl Popped {
 
 /// The messages of an answer, checked against what it says of them.
 #[track_caller]
-fn popped(answer: &RemotingCommand) -> Vec<Popped> {
+pub(crate) fn popped(answer: &RemotingCommand) -> Vec<Popped> {
     check(answer, 0, &[]);
     let number = |field: &str| answer.ext.get(field).unwrap().parse::<i64>().unwrap();
     let mut all = Vec::new();
@@ -116,7 +116,7 @@ async fn lag(client: &Client, topic: &str) -> (i64, i64) {
     })
 }
 
-async fn put_group(client: &Client, retry_max_times: i32) {
+pub(crate) async fn put_group(client: &Client, retry_max_times: i32) {
     let config =
         SubscriptionGroupConfig { group_name: "g".to_owned(), retry_max_times, ..SubscriptionGroupConfig::default() };
     let put = request(RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, &[]).with_body(config.encode());

@@ -15,24 +15,24 @@ const GIVEN_UP: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 /// Both places of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    queue_offset: i64,
-    physical_offset: i64,
+    pub(crate) queue_offset: i64,
+    pub(crate) physical_offset: i64,
 }
 
 impl Place {
-    fn of_answer(answer: &RemotingCommand) -> Self {
+    pub(crate) fn of_answer(answer: &RemotingCommand) -> Self {
         let id: OffsetMessageId = answer.ext.get("msgId").unwrap().parse().unwrap();
         let queue_offset = answer.ext.get("queueOffset").unwrap().parse().unwrap();
         Self { queue_offset, physical_offset: id.physical_offset }
     }
 
-    fn of_check(check: &RemotingCommand) -> Self {
+    pub(crate) fn of_check(check: &RemotingCommand) -> Self {
         let header = CheckTransactionRequest::decode(check).unwrap();
         Self { queue_offset: header.half_queue_offset, physical_offset: header.half_physical_offset }
     }
 }
 
-fn half(group: &str, body: &str, more: &str) -> RemotingCommand {
+pub(crate) fn half(group: &str, body: &str, more: &str) -> RemotingCommand {
     let properties = format!("TRAN_MSG\u{1}true\u{2}PGROUP\u{1}{group}\u{2}UNIQ_KEY\u{1}U{body}\u{2}{more}");
     let mut sent = message("T", 2, body, &properties);
     sent.ext.push("f", "4");
@@ -66,7 +66,7 @@ pub(crate) fn producer(client_id: &str, group: &str) -> RemotingCommand {
 }
 
 /// The bodies in a queue, read from its start until there are `count`, which are all.
-async fn all(client: &Client, topic: &str, queue_id: i32, count: i64) -> Vec<String> {
+pub(crate) async fn all(client: &Client, topic: &str, queue_id: i32, count: i64) -> Vec<String> {
     let mut bodies = Vec::new();
     while (bodies.len() as i64) < count {
         let pulled = client.call(pull(topic, queue_id, bodies.len() as i64, 6, 10_000)).await;

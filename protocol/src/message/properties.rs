@@ -200,6 +200,20 @@ impl PropertiesBuilder {
         Ok(())
     }
 
+    /// The same, if a record still has room for the text then; says whether it had.
+    ///
+    /// # Errors
+    /// As [`PropertiesBuilder::set`].
+    pub fn set_if_it_fits(&mut self, name: &str, value: &str) -> Result<bool, PropertiesError> {
+        let before = self.text.clone();
+        self.set(name, value)?;
+        let fits = self.as_str().len() <= Properties::BYTES_MAX;
+        if !fits {
+            self.text = before;
+        }
+        Ok(fits)
+    }
+
     /// Removes `name` if it is there.
     pub fn remove(&mut self, name: &str) {
         if !self.text.contains(name) {
@@ -217,10 +231,11 @@ impl PropertiesBuilder {
         self.text = kept;
     }
 
-    /// The text so far.
+    /// The text so far. Its last separator, which may be left out, is left out where a record has no room for it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.text
+        let is_one_too_long = self.text.len() == Properties::BYTES_MAX.saturating_add(1);
+        self.text.strip_suffix(VALUE_END).filter(|_| is_one_too_long).unwrap_or(&self.text)
     }
 
     /// The text.
@@ -270,6 +285,23 @@ mod tests {
         builder.remove("b");
         builder.remove("absent");
         assert_eq!(builder.as_str(), "a\u{1}3\u{2}");
+    }
+
+    #[test]
+    fn what_a_record_has_no_room_for_is_not_set() {
+        let text = |bytes: usize| format!("a\u{1}{}", "x".repeat(bytes - 2));
+        // Five bytes come along with the separator before them; the last separator may be left out.
+        for (bytes, fits) in [(Properties::BYTES_MAX - 4, true), (Properties::BYTES_MAX - 3, false)] {
+            let before = PropertiesBuilder::from_text(&text(bytes));
+            let mut builder = before.clone();
+            assert_eq!(builder.set_if_it_fits("b", "1"), Ok(fits), "{bytes}");
+            assert_eq!(builder.get("b"), fits.then_some("1"));
+            assert!(builder.as_str().len() <= Properties::BYTES_MAX);
+            assert!(fits || builder == before);
+        }
+        let longest = text(Properties::BYTES_MAX);
+        assert_eq!(PropertiesBuilder::from_text(&longest).as_str(), longest);
+        assert_eq!(PropertiesBuilder::new().set_if_it_fits("a", ""), Err(PropertiesError));
     }
 
     #[test]
