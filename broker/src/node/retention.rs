@@ -62,7 +62,7 @@ impl NodeRetention {
     }
 
     /// One look, at the time that the wall clock says. What is old goes in these hours only; none named means any.
-    async fn look(&self, groups: &[Arc<NodeGroup>], wall_ms: i64, hours: &[u8]) {
+    pub(super) async fn look(&self, groups: &[Arc<NodeGroup>], wall_ms: i64, hours: &[u8]) {
         let usable = self.with_clock(move |clock, uptime| clock.look(wall_ms, uptime)).await;
         let pressure = (self.pressure)();
         if let Some(now_ms) = usable {

@@ -10,6 +10,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::AtomicU16;
 
+use protocol::RequestCode;
+
 use super::*;
 use crate::http::{Admin, GroupStatus, MetricsText, ReplicaRole};
 use crate::node::damaged::describe_failure;
@@ -258,5 +260,40 @@ async fn what_somebody_else_wrote_is_refused_with_what_was_found_and_what_to_do(
     // None of this has changed anything.
     let node = start(right, false).await.unwrap();
     assert!(node.shared.groups.iter().all(|group| group.halted().is_none()));
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_can_have_old_segments_dropped_at_any_hour() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    retire::keep_all(&mut options);
+    options.storage.segment_bytes = damaged::SEGMENT;
+    // All messages of tests are older. The hour is another one than now, and nobody looks by himself.
+    options.retention.time = Duration::from_secs(3_600);
+    let wall_ms = crate::processor::now().wall_ms;
+    options.retention.delete_hours = vec![u8::try_from((wall_ms / 3_600_000 + 12) % 24).unwrap()];
+    options.retention.check_interval = Duration::from_secs(3_600);
+    let node = start(options.clone(), true).await.unwrap();
+    let group = &node.shared.groups[0];
+    group.led().await;
+    let running = group.running().unwrap();
+    damaged::fill(&running, 90).await;
+    let checkpoints = dir.path().join("broker-a/checkpoints");
+    let until = async |done: &dyn Fn() -> bool| {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let cut = || std::fs::read_dir(&checkpoints).is_ok_and(|mut files| files.next().is_some());
+    retire::soon("a segment has its checkpoint", until(&cut)).await;
+    let start_of_log = || running.log.extent().unwrap().start;
+    let begun = start_of_log();
+    node.shared.retention.look(&node.shared.groups, wall_ms, &options.retention.delete_hours).await;
+    assert_eq!(start_of_log(), begun, "not at this hour");
+    assert_eq!(damaged::ask(group, RequestCode::DELETE_EXPIRED_COMMITLOG).0, 0);
+    let dropped = || start_of_log() > begun;
+    retire::soon("segments are dropped", until(&dropped)).await;
+    assert!(running.store.min_offset("A", 0) > 0);
     stop(node).await;
 }

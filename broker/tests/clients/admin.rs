@@ -1,6 +1,8 @@
 //! What tools change while a broker runs.
 
+use bytes::BytesMut;
 use protocol::body::{SubscriptionGroupConfig, decode_config_text};
+use protocol::message::{BatchItem, encode_batch_item};
 use protocol::{RemotingCommand, RequestCode};
 
 use crate::cluster::{Client, Cluster, TRANSACTIONS, soon};
@@ -166,4 +168,64 @@ async fn a_group_reads_from_the_follower_that_its_configuration_names() {
     check(&client.call(put(0)).await, 0, &[]);
     check(&client.call(pull("T", 0, 0, 4, 0)).await, 0, &[("suggestWhichBrokerId", "0")]);
     cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_lags_far_behind_is_sent_to_a_follower_if_an_operator_wants_that() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let client = leader.client();
+    // So many that the oldest have left the memory for queue entries.
+    let mut items = BytesMut::new();
+    for _ in 0..1_000 {
+        encode_batch_item(&BatchItem { flag: 0, body: b"x", properties: "" }, &mut items).unwrap();
+    }
+    let items = items.freeze();
+    for _ in 0..5 {
+        check(&client.call(message("T", 0, "", "").with_ext("m", "true").with_body(items.clone())).await, 0, &[]);
+    }
+    settled(&client).await;
+    let suggested = async |offset: i64| {
+        let answer = client.call(pull("T", 0, offset, 4, 0)).await;
+        check(&answer, 0, &[]);
+        answer.ext.get("suggestWhichBrokerId").unwrap().to_owned()
+    };
+    let put = |when_slow: i64| {
+        let config = SubscriptionGroupConfig {
+            which_broker_when_consume_slowly: when_slow,
+            ..SubscriptionGroupConfig::new("g")
+        };
+        RemotingCommand::request(RequestCode::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP).with_body(config.encode())
+    };
+    let followers: Vec<u64> = cluster.nodes.keys().copied().filter(|id| *id != leader.id).collect();
+    let named = followers[1];
+    check(&client.call(put(named.cast_signed())).await, 0, &[]);
+    assert_eq!(suggested(0).await, "0", "nobody allowed followers to serve consumers");
+    check(&client.call(change("slaveReadEnable=true")).await, 0, &[]);
+    let wait = async {
+        // A follower is named once it has been heard of.
+        while suggested(0).await == "0" {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("a follower is suggested", wait).await;
+    assert_eq!(suggested(0).await, named.to_string());
+    assert_eq!(suggested(4_960).await, "0", "whoever keeps up stays with the leader");
+    let at_follower = cluster.nodes[&named].client();
+    settled_at(&at_follower, 5_000).await;
+    let (here, there) = (client.call(pull("T", 0, 0, 4, 0)).await, at_follower.call(pull("T", 0, 0, 4, 0)).await);
+    assert_eq!((there.code, &there.body), (0, &here.body), "the same messages");
+    check(&client.call(put(0)).await, 0, &[]);
+    assert_eq!(suggested(0).await, "0");
+    cluster.stop().await;
+}
+
+/// Waits until a replica shows `count` messages in the first queue.
+async fn settled_at(client: &Client, count: i64) {
+    let wait = async {
+        while client.call(pull("T", 0, count - 1, 4, 0)).await.code != 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the follower has everything", wait).await;
 }

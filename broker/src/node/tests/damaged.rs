@@ -16,7 +16,7 @@ use crate::state_machine::command::PutMode;
 use crate::state_machine::testing::{message, pack, topic};
 use crate::state_machine::{Command, TopicConfig};
 
-const SEGMENT: u64 = 64 << 10;
+pub(super) const SEGMENT: u64 = 64 << 10;
 
 /// A single node with two groups and small segments.
 fn small(dir: &Path) -> Options {
@@ -35,7 +35,7 @@ async fn running(node: &Node, group: usize) -> Arc<Running> {
 }
 
 /// Fills the log of a group with messages of four kilobytes.
-async fn fill(running: &Running, messages: usize) {
+pub(super) async fn fill(running: &Running, messages: usize) {
     let topics = vec![TopicConfig::new(topic("A"), 1, 6)];
     let put = Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 };
     let (_, mut last) = running.raft.propose_command(&put).await.unwrap();
@@ -58,7 +58,7 @@ fn flip(file: &Path, at: u64) {
 }
 
 /// What a client of a group is answered: code and remark.
-fn ask(group: &NodeGroup, code: RequestCode) -> (i32, String) {
+pub(super) fn ask(group: &NodeGroup, code: RequestCode) -> (i32, String) {
     let (answer, answers) = mpsc::channel();
     let request = RemotingCommand::request(code);
     let responder = Responder::detached(&request, ([127, 0, 0, 1], 1).into(), move |got: RemotingCommand| {
