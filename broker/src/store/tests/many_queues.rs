@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use raft_store::LogId;
+
 use super::*;
-use crate::state_machine::testing::Message;
+use crate::state_machine::testing::{CLUSTER, Message};
 
 const TOPICS: usize = 40;
 const QUEUES: i32 = 8;
@@ -142,6 +144,41 @@ async fn retention_passes_entries_that_are_in_no_file_yet() {
     group.stop().await;
     group.start().await;
     assert!(group.store().message(&topic_name(9), 1, 5).unwrap().is_some());
+}
+
+/// What a comparison of the stopped group with its log finds, and how many queue entries it has seen.
+fn checked(group: &Group) -> (Vec<DerivedFinding>, u64) {
+    let mut check = DerivedCheck::open(group.path(), CLUSTER);
+    for entry in group.log.entries(0) {
+        let id = LogId::new(entry.log_term(), entry.log_index());
+        check.entry(id, entry.payload_position().unwrap(), &entry.body.encode().1);
+    }
+    let count = check.checked_entries();
+    (check.finish(true), count)
+}
+
+#[tokio::test]
+async fn a_stopped_replica_is_checked_with_what_is_in_no_file_yet() {
+    let usual = StoreOptions::new("", CLUSTER, 1 << 30);
+    let mut group = many_queues(|options| {
+        options.entries_per_queue_file = usual.entries_per_queue_file;
+        options.index_sizes = usual.index_sizes;
+    })
+    .await;
+    send_to_all(&group, 3).await;
+    for _ in 0..WRITTEN_AT_ONCE {
+        group.send(message(&topic_name(1), 1, "busy")).await;
+    }
+    group.checkpoint().await;
+    let index = group.state().applied_index().unwrap();
+    send_to_all(&group, 1).await;
+    group.kill();
+    let in_checkpoint = (3 * TOPICS * QUEUES as usize + WRITTEN_AT_ONCE) as u64;
+    assert_eq!(checked(&group), (Vec::new(), in_checkpoint));
+    let marks = group.path().join(format!("consumequeue/.marks.{index:020}"));
+    fs::remove_file(marks).unwrap();
+    let (findings, _) = checked(&group);
+    assert_eq!(findings.len(), TOPICS * QUEUES as usize, "{findings:?}");
 }
 
 fn copy(from: &Path, to: &Path) {
