@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
@@ -30,6 +31,7 @@ var underKills = []scenario{
 	{"kills_timers", killsTimers},
 	{"kills_transaction", killsTransaction},
 	{"kills_request_reply", killsRequestReply},
+	{"kills_pull", killsPull},
 }
 
 const (
@@ -416,4 +418,68 @@ func killsRequestReply(e *env) {
 		time.Sleep(killsPace)
 	}
 	e.note("%d requests, %d made again", count, repeated)
+}
+
+// One reader goes through each queue: each pull goes on where the one before ended, none is told of another place.
+func killsPull(e *env) {
+	topic := e.killsTopic("t", 1)
+	c := e.puller(e.name("g"), topic)
+	queues := again("asking for the queues", func() ([]*primitive.MessageQueue, error) { return c.GetTopicRouteInfo(topic) })
+	read := newRecord()
+	faults := make(chan error, len(queues))
+	var over atomic.Bool
+	for _, queue := range queues {
+		go func(queue *primitive.MessageQueue) {
+			_, err := tried(func() bool { return readOn(c, queue, read, &over) })()
+			faults <- err
+		}(queue)
+	}
+	r := sendUntilOver(e.producer(), topic, "message")
+	await("everything acknowledged to be pulled", killsSettle, func() bool {
+		select {
+		case err := <-faults:
+			check(false, "a reader ended: %v", err)
+		default:
+		}
+		return read.covers(r)
+	})
+	over.Store(true)
+	e.note("%d acknowledged, all pulled", len(r.texts))
+}
+
+// readOn reads a queue from its first message on until it is over.
+func readOn(c rocketmq.PullConsumer, queue *primitive.MessageQueue, read *record, over *atomic.Bool) bool {
+	for offset := int64(0); !over.Load(); {
+		result := again("pulling", func() (*primitive.PullResult, error) {
+			return c.PullFrom(context.Background(), queue, offset, 32)
+		})
+		switch result.Status {
+		case primitive.PullFound:
+			for _, m := range result.GetMessageExts() {
+				equal(offset, m.QueueOffset, "the next offset of %v", queue)
+				read.mutex.Lock()
+				read.places[place{queue.BrokerName, queue.QueueId, offset}] = string(m.Body)
+				read.mutex.Unlock()
+				offset++
+			}
+		case primitive.PullNoNewMsg:
+		default:
+			check(false, "a pull at %d of %v, which is the next place, answered %v", offset, queue, result)
+		}
+		equal(offset, result.NextBeginOffset, "the next place in %v", queue)
+	}
+	return true
+}
+
+// covers says whether all that another record knows was read, and sees that it was read at the same places.
+func (r *record) covers(other *record) bool {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	whole := true
+	for at, text := range other.places {
+		found, is := r.places[at]
+		whole = whole && is
+		check(!is || found == text, "%s was acknowledged at %v, and %s is there", text, at, found)
+	}
+	return whole
 }

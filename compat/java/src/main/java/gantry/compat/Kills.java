@@ -45,9 +45,9 @@ final class Kills {
     /** For how long leaders are killed. */
     private static final int SECONDS = Integer.getInteger("compat.kills", 0);
     /** Until everything has arrived afterwards; an orderly consumer may wait for a lease of 60 s. */
-    private static final int SETTLE_SECONDS = 120;
+    static final int SETTLE_SECONDS = 120;
     /** Between two messages of a scenario. */
-    private static final int PACE_MS = 30;
+    static final int PACE_MS = 30;
     private static final long STARTED = System.nanoTime();
 
     private Kills() {
@@ -65,14 +65,15 @@ final class Kills {
         scenarios.put("kills_timers", Kills::timers);
         scenarios.put("kills_transaction", Kills::transaction);
         scenarios.put("kills_request_reply", Kills::requestReply);
+        KillsReading.register(scenarios);
     }
 
-    private static boolean isOver() {
+    static boolean isOver() {
         return System.nanoTime() - STARTED > SECONDS * 1_000_000_000L;
     }
 
     /** The result of a call that is made until it works. */
-    private static <T> T again(Callable<T> call) throws Exception {
+    static <T> T again(Callable<T> call) throws Exception {
         long deadline = System.nanoTime() + 60_000_000_000L;
         while (true) {
             try {
@@ -89,7 +90,7 @@ final class Kills {
     }
 
     /** What was acknowledged, and the place that the answer named. */
-    private static final class Ledger {
+    static final class Ledger {
         private final Map<MessageQueue, Map<Long, String>> places = new HashMap<>();
         private final Set<String> texts = new TreeSet<>();
 
@@ -102,6 +103,22 @@ final class Kills {
 
         synchronized Set<String> texts() {
             return new TreeSet<>(texts);
+        }
+
+        /** Whether everything acknowledged is among the texts read from each queue, in which case it is at its place. */
+        synchronized boolean isCoveredBy(Map<MessageQueue, List<String>> read) {
+            boolean isWhole = true;
+            for (Map.Entry<MessageQueue, Map<Long, String>> queue : places.entrySet()) {
+                List<String> texts = read.get(queue.getKey());
+                for (Map.Entry<Long, String> place : queue.getValue().entrySet()) {
+                    if (place.getKey() < texts.size()) {
+                        equal(place.getValue(), texts.get(place.getKey().intValue()), "what lies at " + place.getKey() + " of " + queue.getKey());
+                    } else {
+                        isWhole = false;
+                    }
+                }
+            }
+            return isWhole;
         }
 
         /** Everything acknowledged lies where its answer said; offsets are dense, which reading checks. */
@@ -117,7 +134,7 @@ final class Kills {
     }
 
     /** Sends one numbered message after the other until the time is over. */
-    private static Ledger sendUntilOver(DefaultMQProducer producer, String topic, String kind) throws Exception {
+    static Ledger sendUntilOver(DefaultMQProducer producer, String topic, String kind) throws Exception {
         Ledger ledger = new Ledger();
         for (int i = 0; !isOver(); i++) {
             Message message = message(topic, kind + " " + i);
@@ -128,7 +145,7 @@ final class Kills {
     }
 
     /** Waits until everything acknowledged has come, once or more; nothing else may. */
-    private static void awaitAll(Set<String> expected, Inbox inbox, Set<String> possible) throws Exception {
+    static void awaitAll(Set<String> expected, Inbox inbox, Set<String> possible) throws Exception {
         try {
             await(expected.size() + " messages", SETTLE_SECONDS, () -> inbox.covers(expected));
         } catch (AssertionError e) {

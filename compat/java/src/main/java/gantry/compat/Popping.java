@@ -39,9 +39,13 @@ final class Popping {
     private Popping() {
     }
 
+    /** Whether this client can pop. */
+    static boolean isKnown() {
+        return List.of(DefaultMQPushConsumer.class.getMethods()).stream().anyMatch(m -> m.getName().equals("setClientRebalance"));
+    }
+
     static void register(Map<String, Main.Scenario> scenarios) {
-        boolean pops = List.of(DefaultMQPushConsumer.class.getMethods()).stream().anyMatch(m -> m.getName().equals("setClientRebalance"));
-        if (pops) {
+        if (isKnown()) {
             scenarios.put("pop_cluster", Popping::cluster);
             scenarios.put("pop_retry", Popping::retry);
             scenarios.put("pop_timeout", Popping::timeout);
@@ -52,20 +56,17 @@ final class Popping {
 
     /** Two members share every queue: each message comes to one of them, once, also when one of them leaves. */
     private static void cluster(Env env) throws Exception {
-        String topic = env.topic("t", 4);
-        String group = env.name("g");
-        DefaultMQProducer producer = env.producer();
-        popMode(producer, topic, group, 16);
+        Ground on = ground(env, 4, 16);
 
         Inbox first = new Inbox();
         Inbox second = new Inbox();
-        member(env, group, topic, first);
-        DefaultMQPushConsumer leaver = member(env, group, topic, second);
-        send(producer, topic, numbered(0, 20));
+        member(env, on.group(), on.topic(), first);
+        DefaultMQPushConsumer leaver = member(env, on.group(), on.topic(), second);
+        send(on.producer(), on.topic(), numbered(0, 20));
         awaitCover(numbered(0, 20), first, second);
         int round = 0;
         while ((first.size() < 50 || second.size() < 50) && round < 20) {
-            send(producer, topic, numbered(20 + round * 40, 60 + round * 40));
+            send(on.producer(), on.topic(), numbered(20 + round * 40, 60 + round * 40));
             round++;
             awaitCover(numbered(0, 20 + round * 40), first, second);
         }
@@ -74,7 +75,7 @@ final class Popping {
         // It acknowledges what its listener has seen, a moment later.
         Thread.sleep(1_000);
         leaver.shutdown();
-        send(producer, topic, numbered(sent, sent + 100));
+        send(on.producer(), on.topic(), numbered(sent, sent + 100));
         awaitCover(numbered(0, sent + 100), first, second);
         exactlyOnce(numbered(0, sent + 100), first, second);
         check(popped(first), "messages came without the property of a pop: this client pulls");
@@ -83,50 +84,40 @@ final class Popping {
 
     /** A message that fails comes again, each time after a pause and with its count, until it succeeds. */
     private static void retry(Env env) throws Exception {
-        String topic = env.topic("t", 2);
-        String group = env.name("g");
-        DefaultMQProducer producer = env.producer();
-        popMode(producer, topic, group, 16);
+        Ground on = ground(env, 2, 16);
         List<MessageExt> tries = new CopyOnWriteArrayList<>();
         List<Long> times = new CopyOnWriteArrayList<>();
-        DefaultMQPushConsumer consumer = popper(env, group);
-        consumer.subscribe(topic, "*");
+        DefaultMQPushConsumer consumer = popper(env, on.group());
+        consumer.subscribe(on.topic(), "*");
         consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
             times.add(System.currentTimeMillis());
             tries.addAll(batch);
             return batch.get(0).getReconsumeTimes() < 1 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        Message message = message(topic, "hard");
+        Message message = message(on.topic(), "hard");
         message.setKeys("key");
-        String id = sent(producer.send(message)).getMsgId();
+        String id = sent(on.producer().send(message)).getMsgId();
         await("two tries", 90, () -> tries.size() == 2);
         for (int i = 0; i < 2; i++) {
             MessageExt attempt = tries.get(i);
             equal(i, attempt.getReconsumeTimes(), "the count of try " + i);
-            equal(topic, attempt.getTopic(), "the topic of try " + i);
+            equal(on.topic(), attempt.getTopic(), "the topic of try " + i);
             equal("key", attempt.getKeys(), "the key of try " + i);
             equal(id, attempt.getMsgId(), "the id of try " + i);
         }
-        long pause = times.get(1) - times.get(0);
-        check(pause >= FIRST_PAUSE_MS - 500, "the second try came after " + pause + " ms");
-        Thread.sleep(2_500);
-        equal(2, tries.size(), "tries after one that succeeded");
-        env.note("again after " + pause + " ms");
+        againAfter(env, times, FIRST_PAUSE_MS, 2_500);
     }
 
     /** A message whose listener takes too long is given to another member when its time is over. */
     private static void timeout(Env env) throws Exception {
-        String topic = env.topic("t", 1);
-        String group = env.name("g");
-        DefaultMQProducer producer = env.producer();
-        popMode(producer, topic, group, 16);
+        Ground on = ground(env, 1, 16);
         List<Long> times = new CopyOnWriteArrayList<>();
         List<Integer> counts = new CopyOnWriteArrayList<>();
         for (int i = 0; i < 2; i++) {
-            DefaultMQPushConsumer consumer = popper(env, group);
+            DefaultMQPushConsumer consumer = popper(env, on.group());
             consumer.getClass().getMethod("setPopInvisibleTime", long.class).invoke(consumer, INVISIBLE_MS);
-            consumer.subscribe(topic, "*");
+            consumer.subscribe(on.topic(), "*");
             consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
                 boolean isFirst = times.isEmpty();
                 times.add(System.currentTimeMillis());
@@ -142,36 +133,29 @@ final class Popping {
             });
             consumer.start();
         }
-        sent(producer.send(message(topic, "slow")));
+        sent(on.producer().send(message(on.topic(), "slow")));
         await("two tries", 90, () -> times.size() == 2);
         equal(List.of(0, 1), counts, "the counts of both tries");
-        long pause = times.get(1) - times.get(0);
-        check(pause >= INVISIBLE_MS - 500 && pause < INVISIBLE_MS + 3_000, "the second try came after " + pause + " ms");
-        Thread.sleep(INVISIBLE_MS + 2_000);
-        equal(2, times.size(), "tries after one that succeeded");
-        env.note("again after " + pause + " ms");
+        check(againAfter(env, times, INVISIBLE_MS, INVISIBLE_MS + 2_000) < INVISIBLE_MS + 3_000, "it came late");
     }
 
     /** A message that fails more often than its group allows goes to the dead letters, once. */
     private static void deadLetters(Env env) throws Exception {
-        String topic = env.topic("t", 1);
-        String group = env.name("g");
-        DefaultMQProducer producer = env.producer();
-        popMode(producer, topic, group, 1);
+        Ground on = ground(env, 1, 1);
         Inbox tries = new Inbox();
-        DefaultMQPushConsumer consumer = popper(env, group);
-        consumer.subscribe(topic, "*");
+        DefaultMQPushConsumer consumer = popper(env, on.group());
+        consumer.subscribe(on.topic(), "*");
         consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
             tries.concurrently().consumeMessage(batch, context);
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         consumer.start();
-        sent(producer.send(message(topic, "hopeless")));
+        sent(on.producer().send(message(on.topic(), "hopeless")));
         await("two tries", 90, () -> tries.size() == 2);
-        String dead = "%DLQ%" + group;
+        String dead = "%DLQ%" + on.group();
         await("the topic of dead letters", 90, () -> {
             try {
-                return !producer.fetchPublishMessageQueues(dead).isEmpty();
+                return !on.producer().fetchPublishMessageQueues(dead).isEmpty();
             } catch (Exception e) {
                 return false;
             }
@@ -188,21 +172,38 @@ final class Popping {
 
     /** A group that comes back gets what is new: nothing twice, nothing left out. */
     private static void restart(Env env) throws Exception {
-        String topic = env.topic("t", 2);
-        String group = env.name("g");
-        DefaultMQProducer producer = env.producer();
-        popMode(producer, topic, group, 16);
+        Ground on = ground(env, 2, 16);
         Inbox before = new Inbox();
-        DefaultMQPushConsumer consumer = member(env, group, topic, before);
-        send(producer, topic, numbered(0, 100));
+        DefaultMQPushConsumer consumer = member(env, on.group(), on.topic(), before);
+        send(on.producer(), on.topic(), numbered(0, 100));
         before.awaitExactly(numbered(0, 100), REBALANCE_SECONDS);
         // The last acknowledgements are on their way.
         Thread.sleep(1_000);
         consumer.shutdown();
-        send(producer, topic, numbered(100, 200));
+        send(on.producer(), on.topic(), numbered(100, 200));
         Inbox after = new Inbox();
-        member(env, group, topic, after);
+        member(env, on.group(), on.topic(), after);
         after.awaitExactly(numbered(100, 200), REBALANCE_SECONDS);
+    }
+
+    /** A topic, a group that pops from it, and a producer. */
+    private record Ground(String topic, String group, DefaultMQProducer producer) {
+    }
+
+    private static Ground ground(Env env, int queues, int retries) throws Exception {
+        Ground on = new Ground(env.topic("t", queues), env.name("g"), env.producer());
+        popMode(on.producer(), on.topic(), on.group(), retries);
+        return on;
+    }
+
+    /** The second of two tries came no sooner than that, and is the last. How long it took. */
+    private static long againAfter(Env env, List<Long> times, long pauseMs, long quietMs) throws Exception {
+        long pause = times.get(1) - times.get(0);
+        check(pause >= pauseMs - 500, "the second try came after " + pause + " ms");
+        Thread.sleep(quietMs);
+        equal(2, times.size(), "tries after one that succeeded");
+        env.note("again after " + pause + " ms");
+        return pause;
     }
 
     private static DefaultMQPushConsumer member(Env env, String group, String topic, Inbox inbox) throws Exception {
@@ -214,7 +215,7 @@ final class Popping {
     }
 
     /** A consumer, not started, that lets the broker say how it gets its messages. */
-    private static DefaultMQPushConsumer popper(Env env, String group) throws Exception {
+    static DefaultMQPushConsumer popper(Env env, String group) throws Exception {
         DefaultMQPushConsumer consumer = env.pushConsumer(group);
         leaveQueuesToBroker(consumer);
         return consumer;
@@ -259,7 +260,7 @@ final class Popping {
         }
     }
 
-    private static boolean popped(Inbox inbox) {
+    static boolean popped(Inbox inbox) {
         return inbox.messages().stream().allMatch(m -> m.getProperty("POP_CK") != null);
     }
 }

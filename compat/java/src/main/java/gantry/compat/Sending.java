@@ -12,11 +12,15 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
+import org.apache.rocketmq.client.hook.SendMessageContext;
+import org.apache.rocketmq.client.hook.SendMessageHook;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -34,6 +38,9 @@ final class Sending {
         scenarios.put("send_async", Sending::async);
         scenarios.put("send_oneway", Sending::oneway);
         scenarios.put("send_batch", Sending::batch);
+        if (List.of(DefaultMQProducer.class.getMethods()).stream().anyMatch(m -> m.getName().equals("setAutoBatch"))) {
+            scenarios.put("send_auto_batch", Sending::autoBatch);
+        }
         scenarios.put("send_ordered", Sending::ordered);
         scenarios.put("auto_created_topic", Sending::autoCreated);
     }
@@ -142,6 +149,85 @@ final class Sending {
                 }
             }
         }
+    }
+
+    private static final int SENDERS = 8;
+
+    /** The producer itself gathers what several threads send; each answer names the id and the place of its own message. */
+    private static void autoBatch(Env env) throws Exception {
+        String topic = env.topic("t", 2);
+        DefaultMQProducer producer = env.producer();
+        DefaultMQProducer.class.getMethod("setAutoBatch", boolean.class).invoke(producer, true);
+        AtomicInteger requests = new AtomicInteger();
+        producer.getDefaultMQProducerImpl().registerSendMessageHook(new SendMessageHook() {
+            @Override
+            public String hookName() {
+                return "count";
+            }
+
+            @Override
+            public void sendMessageBefore(SendMessageContext context) {
+                requests.incrementAndGet();
+            }
+
+            @Override
+            public void sendMessageAfter(SendMessageContext context) {
+            }
+        });
+        List<String> bodies = numbered(0, 1600);
+        ConcurrentLinkedQueue<Throwable> faults = new ConcurrentLinkedQueue<>();
+        Map<String, SendResult> answers = new ConcurrentHashMap<>();
+        CountDownLatch done = new CountDownLatch(bodies.size());
+        List<Thread> threads = new ArrayList<>();
+        for (int n = 0; n < SENDERS; n++) {
+            int first = n;
+            threads.add(new Thread(() -> {
+                for (int i = first; i < bodies.size(); i += SENDERS) {
+                    String body = bodies.get(i);
+                    Message message = message(topic, body);
+                    message.putUserProperty("number", body.substring(8));
+                    try {
+                        if (i % 2 == 0) {
+                            answers.put(body, sent(producer.send(message)));
+                            done.countDown();
+                            continue;
+                        }
+                        producer.send(message, new SendCallback() {
+                            @Override
+                            public void onSuccess(SendResult result) {
+                                answers.put(body, result);
+                                done.countDown();
+                            }
+
+                            @Override
+                            public void onException(Throwable e) {
+                                faults.add(e);
+                                done.countDown();
+                            }
+                        });
+                    } catch (Exception | AssertionError e) {
+                        faults.add(e);
+                        done.countDown();
+                    }
+                }
+            }));
+        }
+        threads.forEach(Thread::start);
+        check(done.await(60, TimeUnit.SECONDS), done.getCount() + " sends were never answered");
+        check(faults.isEmpty(), faults.size() + " sends failed, first with " + faults.peek());
+        Stored stored = env.readAll(topic);
+        equal(bodies, stored.texts(), "stored bodies");
+        stored.queues().forEach((queue, messages) -> {
+            for (MessageExt message : messages) {
+                SendResult answer = answers.get(text(message));
+                equal(queue, sent(answer).getMessageQueue(), "the queue that was answered for " + text(message));
+                equal(message.getQueueOffset(), answer.getQueueOffset(), "the offset that was answered for " + text(message));
+                equal(message.getMsgId(), answer.getMsgId(), "the id that was answered for " + text(message));
+                equal(text(message).substring(8), message.getUserProperty("number"), "the property of " + text(message));
+            }
+        });
+        check(requests.get() < bodies.size() / 2, requests + " requests for " + bodies.size() + " messages: nothing was gathered");
+        env.note(bodies.size() + " messages in " + requests + " requests");
     }
 
     /** Messages of one order, all sent to one queue, lie there in the order of sending. */

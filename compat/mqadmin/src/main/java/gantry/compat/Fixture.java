@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -25,6 +26,8 @@ final class Fixture {
     final String producerGroup = "mqadmin_pg_" + run;
     /** Ids of the messages that the consumer was given, as often as it was. */
     final ConcurrentLinkedQueue<String> consumed = new ConcurrentLinkedQueue<>();
+    /** How many of them it had popped. */
+    final AtomicInteger popped = new AtomicInteger();
 
     String cluster;
     /** Name and leader's address of each broker. */
@@ -58,17 +61,28 @@ final class Fixture {
         }
     }
 
+    /** Something to be done with a consumer before it is started. */
+    interface Setting {
+        void set(DefaultMQPushConsumer consumer) throws Exception;
+    }
+
     /** Starts the group's one member. */
     void startConsumer() throws Exception {
+        startConsumer(consumer -> { });
+    }
+
+    void startConsumer(Setting setting) throws Exception {
         consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+            popped.addAndGet((int) batch.stream().filter(message -> message.getProperty("POP_CK") != null).count());
             batch.forEach(message -> consumed.add(message.getMsgId()));
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
+        setting.set(consumer);
         consumer.start();
     }
 

@@ -219,10 +219,29 @@ final class Groups {
         }
     }
 
+    /** Says how the group gets messages of the topic, on every broker. */
+    private void consumeMode(String mode, String queues) throws Exception {
+        String printed = tool.run("setConsumeMode", "-c", on.cluster, "-t", on.topic, "-g", on.group, "-m", mode, "-q", queues);
+        equal((long) on.leaders.size(), printed.lines().filter(line -> line.matches("set consume mode to .* success\\.")).count(), "brokers", printed);
+    }
+
+    /** The group's member pops once it is told to, and pulls again once it is told that. */
     private void setConsumeMode() throws Exception {
-        String printed = tool.attempt("setConsumeMode", "-c", on.cluster, "-t", on.topic, "-g", on.group, "-m", "PULL", "-q", "0");
-        long done = printed.lines().filter(line -> line.matches("set consume mode to .* success\\.")).count();
-        check(done == on.leaders.size() || printed.contains("request type 401 not supported"), "neither done nor refused", printed);
+        for (boolean pops : new boolean[] {true, false}) {
+            on.consumer.shutdown();
+            on.consumer = null;
+            consumeMode(pops ? "POP" : "PULL", pops ? "8" : "0");
+            on.startConsumer(consumer -> consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false));
+            int before = on.consumed.size();
+            int poppedBefore = on.popped.get();
+            on.send(24);
+            await("what was sent to be consumed", 60, () -> on.consumed.size() >= before + 24);
+            int popped = on.popped.get() - poppedBefore;
+            check(pops ? popped >= 24 : popped == 0, popped + " of " + (on.consumed.size() - before) + " messages were popped", "");
+            await("the group to be done", 30, () -> sum(progress(on.group), 5) == 0);
+        }
+        on.consumer.shutdown();
+        on.startConsumer();
     }
 
     private void resetOffline() throws Exception {

@@ -1,0 +1,168 @@
+package gantry.compat;
+
+import static gantry.compat.Env.check;
+import static gantry.compat.Env.equal;
+import static gantry.compat.Env.message;
+import static gantry.compat.Env.text;
+import static gantry.compat.Kills.PACE_MS;
+import static gantry.compat.Kills.SETTLE_SECONDS;
+import static gantry.compat.Kills.again;
+import static gantry.compat.Kills.awaitAll;
+import static gantry.compat.Kills.isOver;
+import static gantry.compat.Kills.sendUntilOver;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.FutureTask;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Ways to read other than by push, while leaders are killed. */
+final class KillsReading {
+    private KillsReading() {
+    }
+
+    static void register(Map<String, Main.Scenario> scenarios) {
+        scenarios.put("kills_pull", KillsReading::pull);
+        scenarios.put("kills_query", KillsReading::query);
+        if (Popping.isKnown()) {
+            scenarios.put("kills_pop", KillsReading::pop);
+        }
+    }
+
+    /** One reader goes through every queue: each pull goes on where the one before ended, none is told of another place. */
+    @SuppressWarnings("deprecation")
+    private static void pull(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        DefaultMQPullConsumer reader = env.pullConsumer(env.name("g"));
+        List<MessageQueue> queues = List.copyOf(again(() -> reader.fetchSubscribeMessageQueues(topic)));
+        DefaultMQProducer producer = env.producer();
+        FutureTask<Kills.Ledger> sending = new FutureTask<>(() -> sendUntilOver(producer, topic, "message"));
+        new Thread(sending).start();
+        Map<MessageQueue, List<String>> read = new HashMap<>();
+        queues.forEach(queue -> read.put(queue, new ArrayList<>()));
+        int pulls = 0;
+        long deadline = Long.MAX_VALUE;
+        while (!sending.isDone() || !sending.get().isCoveredBy(read)) {
+            if (sending.isDone() && deadline == Long.MAX_VALUE) {
+                deadline = System.nanoTime() + SETTLE_SECONDS * 1_000_000_000L;
+            }
+            check(System.nanoTime() < deadline, "not everything acknowledged was pulled within " + SETTLE_SECONDS + " s");
+            for (MessageQueue queue : queues) {
+                List<String> texts = read.get(queue);
+                long place = texts.size();
+                PullResult result = again(() -> reader.pull(queue, "*", place, 32, 5_000));
+                pulls++;
+                check(result.getPullStatus() == PullStatus.FOUND || result.getPullStatus() == PullStatus.NO_NEW_MSG,
+                    "a pull at " + place + " of " + queue + ", which is the next place, answered " + result);
+                if (result.getPullStatus() == PullStatus.FOUND) {
+                    for (MessageExt message : result.getMsgFoundList()) {
+                        equal((long) texts.size(), message.getQueueOffset(), "offsets of " + queue + " in a row");
+                        texts.add(text(message));
+                    }
+                }
+                equal((long) texts.size(), result.getNextBeginOffset(), "the next place in " + queue);
+            }
+            Thread.sleep(PACE_MS);
+        }
+        env.note(sending.get().texts().size() + " acknowledged, " + pulls + " pulls, " + read.values().stream().mapToInt(List::size).sum() + " messages");
+    }
+
+    /** What was acknowledged is found by both ids and by its key, at its place, at once and at the end. */
+    private static void query(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        DefaultMQProducer producer = env.producer();
+        Map<String, SendResult> results = new HashMap<>();
+        String run = env.name("key");
+        int number = 0;
+        for (; !isOver(); number++) {
+            Message message = message(topic, run + number);
+            message.setKeys(text(message));
+            results.put(text(message), again(() -> producer.send(message)));
+            find(producer, topic, text(message), results);
+            find(producer, topic, run + number / 2, results);
+            Thread.sleep(PACE_MS);
+        }
+        for (String text : results.keySet()) {
+            find(producer, topic, text, results);
+        }
+        env.note(number + " acknowledged, all found three times");
+    }
+
+    @SuppressWarnings("deprecation")
+    private static void find(DefaultMQProducer producer, String topic, String text, Map<String, SendResult> results) throws Exception {
+        SendResult result = results.get(text);
+        for (String id : List.of(result.getOffsetMsgId(), result.getMsgId())) {
+            MessageExt found = again(() -> producer.viewMessage(topic, id));
+            equal(text, text(found), "what is found by " + id);
+        }
+        MessageExt byId = again(() -> producer.viewMessage(topic, result.getOffsetMsgId()));
+        equal(result.getQueueOffset(), byId.getQueueOffset(), "the place of " + text);
+        // A message that was sent again may lie there twice.
+        List<MessageExt> byKey = again(() -> producer.queryMessage(topic, text, 32, 0, Long.MAX_VALUE).getMessageList());
+        check(!byKey.isEmpty() && byKey.stream().allMatch(m -> text(m).equals(text)), byKey + " is found by " + text);
+    }
+
+    /** Two members pop; one leaves in the middle, another joins, and some messages fail at first. */
+    private static void pop(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        again(() -> {
+            Popping.popMode(producer, topic, group, 16);
+            return null;
+        });
+        Inbox done = new Inbox();
+        Map<String, Integer> failed = new ConcurrentHashMap<>();
+        DefaultMQPushConsumer first = popper(env, group, topic, done, failed);
+        popper(env, group, topic, done, failed);
+        Thread change = new Thread(() -> {
+            try {
+                while (!isOver()) {
+                    Thread.sleep(PACE_MS);
+                    if (failed.size() >= 3) {
+                        break;
+                    }
+                }
+                first.shutdown();
+                popper(env, group, topic, done, failed);
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+        });
+        change.start();
+        Kills.Ledger ledger = sendUntilOver(producer, topic, "message");
+        change.join();
+        awaitAll(ledger.texts(), done, ledger.texts());
+        check(!failed.isEmpty(), "no message failed at first");
+        check(Popping.popped(done), "messages came without the property of a pop: this client pulls");
+        ledger.checkStored(env, topic);
+        env.note(ledger.texts().size() + " acknowledged, " + done.size() + " succeeded, " + failed.size() + " of them failed at first");
+    }
+
+    private static DefaultMQPushConsumer popper(Env env, String group, String topic, Inbox done, Map<String, Integer> failed) throws Exception {
+        DefaultMQPushConsumer consumer = Popping.popper(env, group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+            String text = text(batch.get(0));
+            if (text.endsWith("7") && failed.merge(text, 1, Integer::sum) == 1) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            return done.concurrently().consumeMessage(batch, context);
+        });
+        consumer.start();
+        return consumer;
+    }
+}
