@@ -156,6 +156,17 @@ final class Env implements AutoCloseable {
         return topic;
     }
 
+    /** Waits until a topic is there that the broker makes. */
+    static void awaitTopic(DefaultMQProducer client, String topic) throws Exception {
+        await("the topic " + topic, 90, () -> {
+            try {
+                return !client.fetchPublishMessageQueues(topic).isEmpty();
+            } catch (Exception e) {
+                return false;
+            }
+        });
+    }
+
     /** Whether this client can create a topic with attributes. */
     static boolean setsAttributes() {
         return createWithAttributes().isPresent();

@@ -5,16 +5,28 @@ import static gantry.compat.Env.check;
 import static gantry.compat.Env.equal;
 import static gantry.compat.Env.message;
 import static gantry.compat.Env.sent;
+import static gantry.compat.Env.text;
 import static gantry.compat.Sending.numbered;
 
 import java.time.Instant;
 import java.time.ZoneId;
 import java.time.format.DateTimeFormatter;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CopyOnWriteArrayList;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Members of a group: how soon they hear of each other, where a new group starts, and a member that pauses. */
 final class Members {
@@ -29,6 +41,8 @@ final class Members {
         scenarios.put("rebalance_notice", Members::notice);
         scenarios.put("consume_from_where", Members::fromWhere);
         scenarios.put("push_suspend", Members::suspend);
+        scenarios.put("push_strategies", Members::strategies);
+        scenarios.put("push_orderly_dead_letters", Members::orderlyDeadLetters);
     }
 
     private static DefaultMQPushConsumer started(DefaultMQPushConsumer consumer, String topic, Inbox inbox) throws Exception {
@@ -115,5 +129,60 @@ final class Members {
         consumer.resume();
         await("all messages", 30, () -> inbox.covers(numbered(0, 100)));
         equal(101, inbox.size(), "messages that came");
+    }
+
+    /** Whatever way members agree on to share queues out, each queue has one of them, and each message comes once. */
+    private static void strategies(Env env) throws Exception {
+        for (Callable<AllocateMessageQueueStrategy> strategy : List.<Callable<AllocateMessageQueueStrategy>>of(
+            AllocateMessageQueueAveragely::new, AllocateMessageQueueAveragelyByCircle::new, AllocateMessageQueueConsistentHash::new)) {
+            String kind = strategy.call().getName();
+            String topic = env.topic(kind.toLowerCase(), QUEUES);
+            String group = env.name(kind.toLowerCase());
+            DefaultMQProducer producer = env.producer();
+            long all = producer.fetchPublishMessageQueues(topic).size();
+            Inbox inbox = new Inbox();
+            List<DefaultMQPushConsumer> members = new ArrayList<>();
+            for (int i = 0; i < 2; i++) {
+                DefaultMQPushConsumer member = env.pushConsumer(group);
+                member.setAllocateMessageQueueStrategy(strategy.call());
+                members.add(started(member, topic, inbox));
+            }
+            await(kind + " to give every queue to one of two members", 60,
+                () -> owned(members.get(0), topic) > 0 && owned(members.get(1), topic) > 0 && owned(members.get(0), topic) + owned(members.get(1), topic) == all);
+            for (String body : numbered(0, 100)) {
+                sent(producer.send(message(topic, body)));
+            }
+            inbox.awaitExactly(numbered(0, 100), 60);
+        }
+    }
+
+    /** In order, a message that fails holds its queue up until it has failed too often; then it is dead and the next one comes. */
+    private static void orderlyDeadLetters(Env env) throws Exception {
+        String topic = env.topic("t", 1);
+        String group = env.name("g");
+        DefaultMQProducer producer = env.producer();
+        MessageQueue queue = producer.fetchPublishMessageQueues(topic).get(0);
+        List<String> tries = new CopyOnWriteArrayList<>();
+        DefaultMQPushConsumer consumer = env.pushConsumer(group);
+        consumer.setMaxReconsumeTimes(2);
+        consumer.setSuspendCurrentQueueTimeMillis(100);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeOrderlyContext context) -> {
+            tries.add(text(batch.get(0)));
+            return text(batch.get(0)).equals("hopeless") ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
+        });
+        consumer.start();
+        for (String body : List.of("before", "hopeless", "after")) {
+            sent(producer.send(message(topic, body), queue));
+        }
+        await("the message behind the hopeless one", 60, () -> tries.contains("after"));
+        equal(List.of("before", "hopeless", "hopeless", "hopeless", "after"), List.copyOf(tries), "what the consumer was given");
+        String dead = "%DLQ%" + group;
+        Env.awaitTopic(producer, dead);
+        Inbox letters = new Inbox();
+        started(env.pushConsumer(env.name("reader")), dead, letters);
+        letters.awaitExactly(List.of("hopeless"), 60);
+        Thread.sleep(2_500);
+        equal(5, tries.size(), "tries after the message was dead");
     }
 }

@@ -153,13 +153,7 @@ final class Popping {
         sent(on.producer().send(message(on.topic(), "hopeless")));
         await("two tries", 90, () -> tries.size() == 2);
         String dead = "%DLQ%" + on.group();
-        await("the topic of dead letters", 90, () -> {
-            try {
-                return !on.producer().fetchPublishMessageQueues(dead).isEmpty();
-            } catch (Exception e) {
-                return false;
-            }
-        });
+        Env.awaitTopic(on.producer(), dead);
         DefaultMQPushConsumer reader = env.pushConsumer(env.name("reader"));
         reader.subscribe(dead, "*");
         Inbox letters = new Inbox();
