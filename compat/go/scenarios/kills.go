@@ -298,7 +298,8 @@ func killsDelayLevels(e *env) {
 }
 
 func killsTimers(e *env) {
-	const delay = 5 * time.Second
+	// Longer than the three tries of a call.
+	const delay = 15 * time.Second
 	killsWaiting(e, "rmq_sys_wheel_timer", func(m *primitive.Message) time.Time {
 		at := time.Now().Add(delay)
 		m.WithDelayTimestamp(at)
@@ -318,8 +319,14 @@ func killsWaiting(e *env, waitingTopic string, wait func(m *primitive.Message) t
 	r := newRecord()
 	for i := 0; !killsOver(); i++ {
 		m := message(topic, fmt.Sprintf("%s %d", prefix, i))
-		due[string(m.Body)] = wait(m).UnixMilli()
-		send := func() (*primitive.SendResult, error) { return p.SendSync(context.Background(), m) }
+		send := func() (*primitive.SendResult, error) {
+			// Each call has a time of its own. One that is over when the call arrives would not make the message wait.
+			at := wait(m).UnixMilli()
+			if first, known := due[string(m.Body)]; !known || at < first {
+				due[string(m.Body)] = at
+			}
+			return p.SendSync(context.Background(), m)
+		}
 		check(again("sending", send).Status == primitive.SendOK, "a send was answered with another status")
 		r.texts[string(m.Body)] = true
 		time.Sleep(killsPace)
