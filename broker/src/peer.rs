@@ -47,7 +47,7 @@ pub use self::forward::{CopyHandler, ForwardHandler, ForwardReply, Forwarder};
 use self::frame::{Envelope, FrameWriter, Kind};
 use self::handshake::{Class, Greeting, GroupGreeting, Outcast};
 pub use self::handshake::{GroupIdentity, LogMark, VoteMark};
-use self::link::{CallError, Link};
+use self::link::Link;
 use self::range::RangeHandler;
 use self::service::GroupService;
 use self::stream::{LARGE_CHUNK_BYTES, PeerStream, SMALL_CHUNK_BYTES};
@@ -270,17 +270,7 @@ impl PeerHub {
             Ok(link) => link,
             Err(error) => return done(Err(ForwardError::NotSent { reason: error.to_string() })),
         };
-        let mut fields = BytesMut::with_capacity(20);
-        forward::put_address(&mut fields, origin);
-        let tail = forward::encode_command(request, Vec::new());
-        let answered = Box::new(move |answer: Result<frame::Frame, CallError>| {
-            done(match answer {
-                Ok(frame) => forward::decode_command(frame.tail)
-                    .map_err(|error| ForwardError::Unknown { reason: error.to_string() }),
-                Err(error) => Err(error.into()),
-            });
-        });
-        link.call(Kind::Forward, &fields, tail, timeout, answered);
+        forward::over(&link, origin, request, timeout, done);
     }
 
     /// Passes a client's request on to member `to` of `group` and waits for its answer.

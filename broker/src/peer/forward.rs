@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use protocol::{FrameLimits, RemotingCommand, decode_frame, encode_head};
 
 use super::error::{ForwardError, FrameError};
-use super::frame::{Envelope, Fields, FrameWriter, Kind};
+use super::frame::{Envelope, Fields, Frame, FrameWriter, Kind};
 use super::link::{CallError, Link, put_failure};
 use super::outbox::Outbox;
 
@@ -51,11 +51,31 @@ impl RelayLink {
         request: &RemotingCommand,
         timeout: Duration,
     ) -> Result<RemotingCommand, ForwardError> {
-        let mut fields = BytesMut::with_capacity(20);
-        put_address(&mut fields, origin);
-        let frame = self.0.ask(Kind::Forward, &fields, encode_command(request, Vec::new()), timeout).await?;
-        decode_command(frame.tail).map_err(|error| ForwardError::Unknown { reason: error.to_string() })
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        over(&self.0, origin, request, timeout, move |result| drop(answer.send(result)));
+        answered.await.unwrap_or_else(|_| Err(ForwardError::Unknown { reason: "link was dropped".to_owned() }))
     }
+}
+
+/// Passes a client's request on over `link` and calls `done` once with its answer.
+pub(super) fn over(
+    link: &Link,
+    origin: SocketAddr,
+    request: &RemotingCommand,
+    timeout: Duration,
+    done: impl FnOnce(Result<RemotingCommand, ForwardError>) + Send + 'static,
+) {
+    let mut fields = BytesMut::with_capacity(20);
+    put_address(&mut fields, origin);
+    let answered = Box::new(move |answer: Result<Frame, CallError>| {
+        done(match answer {
+            Ok(frame) => {
+                decode_command(frame.tail).map_err(|error| ForwardError::Unknown { reason: error.to_string() })
+            }
+            Err(error) => Err(error.into()),
+        });
+    });
+    link.call(Kind::Forward, &fields, encode_command(request, Vec::new()), timeout, answered);
 }
 
 /// Serves copies of the client table to replicas that have just started.

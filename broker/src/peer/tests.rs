@@ -12,6 +12,7 @@ use protocol::{RemotingCommand, RequestCode, ResponseCode};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use super::link::CallError;
 use super::*;
 use crate::raft::tests::cluster::{CLUSTER, Cluster, GROUP, LONG, hub, identity, soon};
 
