@@ -149,16 +149,23 @@ impl Cluster {
         found(&self.await_view("a leader", |view| found(view).is_some())).unwrap()
     }
 
-    pub(crate) fn state_of(&self, process: &str) -> String {
+    /// What the view says of one process.
+    pub(crate) fn process(&self, name: &str) -> Value {
         let view = self.view();
-        let process = view["processes"].as_array().unwrap().iter().find(|found| found["name"] == process).unwrap();
-        process["state"].as_str().unwrap().to_owned()
+        view["processes"].as_array().unwrap().iter().find(|found| found["name"] == name).unwrap().clone()
+    }
+
+    pub(crate) fn state_of(&self, process: &str) -> String {
+        self.process(process)["state"].as_str().unwrap().to_owned()
     }
 
     pub(crate) fn http_of(&self, node: &str) -> String {
-        let view = self.view();
-        let process = view["processes"].as_array().unwrap().iter().find(|found| found["name"] == node).unwrap();
-        process["http"].as_str().unwrap().to_owned()
+        self.process(node)["http"].as_str().unwrap().to_owned()
+    }
+
+    /// The number of the process that does the work, while there is one.
+    pub(crate) fn pid_of(&self, node: &str) -> Option<u64> {
+        self.process(node)["pid"].as_u64()
     }
 
     /// The ends of all logs, for a message.

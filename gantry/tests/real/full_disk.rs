@@ -22,12 +22,6 @@ const DISK: u64 = 8 << 30;
 /// Writes are back so long after there is room.
 const BACK_TIME_MAX: Duration = Duration::from_secs(10);
 
-fn pid_of(cluster: &Cluster, node: &str) -> u64 {
-    let view = cluster.view();
-    let process = view["processes"].as_array().unwrap().iter().find(|found| found["name"] == node).cloned();
-    process.unwrap()["pid"].as_u64().unwrap()
-}
-
 /// Waits until a node knows how full its disk is.
 fn await_level(cluster: &Cluster, node: &str, level: &str) {
     poll(SOON, level, || {
@@ -57,7 +51,7 @@ fn a_disk_that_fills_up_and_empties_again_costs_refusals_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = Image::mount_at("ext4", DISK, "", &dir.path().join("n1/data")) else { return };
     let mut cluster = Cluster::start_in(dir, &["--nodes", "1", "--groups", "1"]);
-    let pid = pid_of(&cluster, "n1");
+    let pid = cluster.pid_of("n1").unwrap();
     let rounds = if std::env::var_os("SLOW_TESTS").is_some() { 50 } else { 2 };
     let mut sent = 0;
     for round in 0..rounds {
@@ -94,7 +88,7 @@ fn a_disk_that_fills_up_and_empties_again_costs_refusals_and_nothing_else() {
         // Whatever was refused was not stored.
         assert_stored(&cluster, sent);
     }
-    assert!(is_alive(pid) && pid_of(&cluster, "n1") == pid, "the process has lived through it all");
+    assert!(is_alive(pid) && cluster.pid_of("n1") == Some(pid), "the process has lived through it all");
 
     // Without a block free a node starts, and shows what it has.
     image.leave_free(0);
@@ -113,7 +107,7 @@ fn a_full_replica_stands_by_while_others_serve_and_votes_when_one_of_them_dies()
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = Image::mount_at("ext4", DISK, "", &dir.path().join("n1/data")) else { return };
     let cluster = Cluster::start_in(dir, &["--groups", "1"]);
-    let pid = pid_of(&cluster, "n1");
+    let pid = cluster.pid_of("n1").unwrap();
     poll(SOON, "its preferred leader leads", || (cluster.leader_of(GROUP) == "n1").then_some(()));
     cluster.run(&["send", "t", "with room"]);
     // It drops what it can to make room, and that would be a segment more to fill each time.
@@ -132,7 +126,7 @@ fn a_full_replica_stands_by_while_others_serve_and_votes_when_one_of_them_dies()
     let leader = cluster.leader_of(GROUP);
     let behind = group_status(&cluster, &leader).and_then(|group| lags(&group, "n1")).unwrap();
     assert!(behind > 100, "it is behind by {behind} entries only");
-    assert!(is_alive(pid) && pid_of(&cluster, "n1") == pid);
+    assert!(is_alive(pid) && cluster.pid_of("n1") == Some(pid));
 
     // Its vote is needed now.
     cluster.dev(&["kill", &leader]);
@@ -145,7 +139,7 @@ fn a_full_replica_stands_by_while_others_serve_and_votes_when_one_of_them_dies()
     drop(kept);
     image.empty();
     poll(SOON, "messages are taken", || send(&cluster, "with room again").ok());
-    assert!(is_alive(pid) && pid_of(&cluster, "n1") == pid);
+    assert!(is_alive(pid) && cluster.pid_of("n1") == Some(pid));
 }
 
 #[test]
@@ -154,7 +148,7 @@ fn a_process_ends_when_its_disk_fails_and_another_node_leads() {
     let root = dir.path().join("n1/data");
     let Some(image) = Image::mount_at("ext4", DISK, ",errors=remount-ro", &root) else { return };
     let cluster = Cluster::start_in(dir, &["--groups", "1"]);
-    let pid = pid_of(&cluster, "n1");
+    let pid = cluster.pid_of("n1").unwrap();
     poll(SOON, "its preferred leader leads", || (cluster.leader_of(GROUP) == "n1").then_some(()));
     cluster.run(&["send", "t", "before"]);
     let device = run("findmnt", &["-n", "-o", "SOURCE", &image.root().display().to_string()]).unwrap();

@@ -20,7 +20,7 @@ fn a_crashed_broker_refuses_nobody_and_a_killed_node_everybody() {
     let mut cluster = Cluster::start(&["--groups", "1"]);
     let leader = cluster.leader_of("broker-a");
     let port = client_port(&cluster, &leader);
-    let before = pid_of(&cluster, &leader).unwrap();
+    let before = cluster.pid_of(&leader).unwrap();
     let verify = cluster.spawn(&["verify", "--topic", "t", "--count", "1500", "--rate", "300", "--output", "json"]);
     let knocking = Knocking::start(port);
     poll(SOON, "messages under way", || {
@@ -29,7 +29,7 @@ fn a_crashed_broker_refuses_nobody_and_a_killed_node_everybody() {
         (stored > 300).then_some(())
     });
     cluster.dev(&["crash", &leader]);
-    let after = poll(SOON, "another broker", || pid_of(&cluster, &leader).filter(|pid| *pid != before));
+    let after = poll(SOON, "another broker", || cluster.pid_of(&leader).filter(|pid| *pid != before));
     cluster.await_view("all replicas follow", |view| view["groups"][0]["followers"] == 2);
     let verify = verify.wait_with_output().unwrap();
     let verdict: Value = serde_json::from_slice(&verify.stdout).unwrap();
@@ -44,7 +44,7 @@ fn a_crashed_broker_refuses_nobody_and_a_killed_node_everybody() {
     cluster.dev(&["start", &leader]);
     cluster.await_view("all replicas follow", |view| view["groups"][0]["followers"] == 2);
     // A stop leaves neither supervisor nor broker nor port.
-    let pids = (pid_of(&cluster, &leader).unwrap(), supervisor_of(pid_of(&cluster, &leader).unwrap()));
+    let pids = (cluster.pid_of(&leader).unwrap(), supervisor_of(cluster.pid_of(&leader).unwrap()));
     cluster.dev(&["stop", &leader]);
     assert_eq!(knock(port), Err(ErrorKind::ConnectionRefused));
     assert!(!is_alive(pids.0) && !is_alive(pids.1));
@@ -56,7 +56,7 @@ fn a_paused_node_is_paused_whole() {
     let mut cluster = Cluster::start(&["--groups", "1"]);
     let leader = cluster.leader_of("broker-a");
     cluster.dev(&["pause", &leader]);
-    let pid = pid_of(&cluster, &leader).unwrap();
+    let pid = cluster.pid_of(&leader).unwrap();
     assert_eq!((run_state(pid), run_state(supervisor_of(pid))), (Some('T'), Some('T')));
     cluster.dev(&["resume", &leader]);
     cluster.await_view("all replicas follow", |view| view["groups"][0]["followers"] == 2);
@@ -231,16 +231,8 @@ fn kill(process: u64) {
     kill_process(Pid::from_raw(i32::try_from(process).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
-fn process<'a>(view: &'a Value, node: &str) -> &'a Value {
-    view["processes"].as_array().unwrap().iter().find(|process| process["name"] == node).unwrap()
-}
-
-fn pid_of(cluster: &Cluster, node: &str) -> Option<u64> {
-    process(&cluster.view(), node)["pid"].as_u64()
-}
-
 fn client_port(cluster: &Cluster, node: &str) -> SocketAddr {
-    let port = process(&cluster.view(), node)["client_ports"][0].as_u64().unwrap();
+    let port = cluster.process(node)["client_ports"][0].as_u64().unwrap();
     SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
 }
 
