@@ -201,6 +201,8 @@ pub(crate) struct Shared {
     live: LiveCache,
     /// Where leader's work is done now.
     pub(crate) place: watch::Sender<Place>,
+    /// Consumer groups whose members will be told of a change.
+    pub(crate) noticing: Mutex<std::collections::HashSet<GroupName>>,
     /// Groups whose creation is under way.
     pub(crate) creating: Mutex<std::collections::HashSet<GroupName>>,
     /// The latest store time given out: messages of one leader never go back in time.
@@ -248,6 +250,7 @@ impl Group {
             stats: Stats::new(now.instant),
             live: LiveCache::default(),
             place,
+            noticing: Mutex::default(),
             creating: Mutex::default(),
             last_store_ms: AtomicI64::new(0),
             lease_clock: LeaseClock::new(now.wall_ms, now.instant),

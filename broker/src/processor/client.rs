@@ -34,6 +34,13 @@ use crate::state_machine::{Command, GroupConfig};
 /// How long a client may take for a request that is passed on to it.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a change of a group's members is kept before they are told.
+///
+/// A client tells the leaders of broker groups one after the other that it comes or goes, and a member that is told asks
+/// any one of them who the others are. Told at once, it asks one that does not know yet, and takes back for a moment what
+/// it has just given away; the C++ client does not survive that when a pull of such a queue is held.
+const NOTICE_DELAY: Duration = Duration::from_millis(100);
+
 /// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 512;
 
@@ -81,23 +88,39 @@ impl Group {
         self.notify(&changed);
     }
 
-    /// Tells the members of groups that they must share out their queues anew. Only the leader does, so that each is
-    /// told once.
+    /// Tells the members of groups, [`NOTICE_DELAY`] from now, that they must share out their queues anew. Only the leader
+    /// does, so that each is told once.
     pub(super) fn notify(&self, groups: &[GroupName]) {
-        if groups.is_empty() || !matches!(self.place(), Place::Here { .. }) {
+        for group in groups {
+            if !self.0.noticing.lock().insert(group.clone()) {
+                continue;
+            }
+            let (this, group) = (self.clone(), group.clone());
+            self.0.tasks.spawn(async move {
+                tokio::select! {
+                    () = this.0.stop.cancelled() => return,
+                    () = tokio::time::sleep(NOTICE_DELAY) => {}
+                }
+                // First this: a change after the members were read gives another notice.
+                this.0.noticing.lock().remove(&group);
+                this.tell_members(group);
+            });
+        }
+    }
+
+    fn tell_members(&self, group: GroupName) {
+        if !matches!(self.place(), Place::Here { .. }) {
             return;
         }
-        for group in groups {
-            let wanted = self.0.state.group(group).is_none_or(|config| config.notify_consumer_ids_changed_enable);
-            let Some((MessageModel::Clustering, members)) = self.0.clients.handles(group).filter(|_| wanted) else {
-                continue;
-            };
-            let mut notice = RemotingCommand::oneway(RequestCode::NOTIFY_CONSUMER_IDS_CHANGED);
-            ConsumerGroupRequest { group: group.clone() }.encode_into(&mut notice.ext);
-            for member in members {
-                // A member that cannot be told finds out by itself within 20 s.
-                let _ = member.send_oneway(notice.clone());
-            }
+        let wanted = self.0.state.group(&group).is_none_or(|config| config.notify_consumer_ids_changed_enable);
+        let Some((MessageModel::Clustering, members)) = self.0.clients.handles(&group).filter(|_| wanted) else {
+            return;
+        };
+        let mut notice = RemotingCommand::oneway(RequestCode::NOTIFY_CONSUMER_IDS_CHANGED);
+        ConsumerGroupRequest { group }.encode_into(&mut notice.ext);
+        for member in members {
+            // A member that cannot be told finds out by itself within 20 s.
+            let _ = member.send_oneway(notice.clone());
         }
     }
 
