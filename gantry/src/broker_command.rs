@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::exit_code::ExitCode;
 use crate::logging::{self, LogArgs};
 use crate::stop_signal::{Stop, StopSignal};
-use crate::{inherited, supervise};
+use crate::{inherited, memory_holder, supervise};
 
 #[derive(Debug, Args)]
 pub(crate) struct BrokerArgs {
@@ -48,6 +48,7 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
     }
     logging::start(&args.log)?;
     let inherited = inherited::take()?;
+    memory_holder::start().context("the process that keeps the memory of a killed broker")?;
     let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
     let runtime = crate::runtime()?;
     let result = runtime.block_on(async {

@@ -9,6 +9,7 @@ mod http_get;
 mod inherited;
 mod load;
 mod logging;
+mod memory_holder;
 mod message_view;
 mod namesrv_command;
 mod output;

@@ -64,6 +64,27 @@ fn a_paused_node_is_paused_whole() {
 }
 
 #[test]
+fn what_keeps_the_memory_of_a_broker_has_none_of_its_sockets_and_ends_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::new(dir.path());
+    let mut supervisor = node.supervise(Path::new(env!("CARGO_BIN_EXE_gantry")), &["--bootstrap"]);
+    let broker = node.await_broker(&supervisor);
+    let holder = poll(SOON, "a process of the broker's", || child_of(broker));
+    poll(SOON, "nothing but the pipe is open there", || {
+        let open = std::fs::read_dir(format!("/proc/{holder}/fd")).unwrap().count();
+        let name = std::fs::read_to_string(format!("/proc/{holder}/comm")).unwrap();
+        (open == 1 && name == "memory-holder\n").then_some(())
+    });
+    // A group's signal must end the broker first.
+    let holder_pid = Pid::from_raw(i32::try_from(holder).unwrap());
+    assert_eq!(rustix::process::getpgid(holder_pid).ok(), holder_pid);
+    kill(broker);
+    poll(SOON, "it ends", || (!is_alive(holder)).then_some(()));
+    kill_process(Pid::from_child(&supervisor), Signal::TERM).unwrap();
+    supervisor.wait().unwrap();
+}
+
+#[test]
 fn a_broker_goes_with_its_supervisor() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::new(dir.path());
@@ -245,6 +266,11 @@ fn stat(process: u64) -> Option<(char, u64)> {
 
 fn run_state(process: u64) -> Option<char> {
     Some(stat(process)?.0)
+}
+
+fn child_of(process: u64) -> Option<u64> {
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    all.into_iter().find(|child| stat(*child).is_some_and(|(_, parent)| parent == process))
 }
 
 fn supervisor_of(broker: u64) -> u64 {
