@@ -19,6 +19,7 @@ pub use file::parse_toml;
 pub use unit::{parse_bytes, parse_duration};
 
 use crate::disk::DiskLimits;
+use crate::http::{Role, TokenHash, Tokens, hash_token};
 
 /// Why a configuration file was refused.
 #[derive(Debug)]
@@ -55,10 +56,19 @@ pub struct Options {
     pub storage: StorageOptions,
     /// How long messages stay.
     pub retention: RetentionOptions,
+    /// The HTTP side.
+    pub http: HttpOptions,
     /// Raft's timers.
     pub raft: RaftOptions,
     /// What clients may do.
     pub broker: BrokerOptions,
+}
+
+/// `[http]`.
+#[derive(Clone, Debug, Default)]
+pub struct HttpOptions {
+    /// Who may call; anybody, if there are none.
+    pub tokens: Tokens,
 }
 
 /// `[cluster]`.
@@ -301,6 +311,13 @@ fn check(file: file::File) -> Result<Options, String> {
             ));
         }
     }
+    let http = check_http(file.http)?;
+    if http.tokens.0.is_empty() && !http_listen.ip().is_loopback() {
+        return Err(format!(
+            "node.http_listen is {http_listen}, which is not a loopback address, and there is no [[http.token]]: anyone \
+             who reaches it could administer everything; `gantry token` makes one"
+        ));
+    }
     if !file.node.insecure_public
         && let Some(public) = listeners.iter().find(|addr| !addr.ip().is_loopback())
     {
@@ -325,9 +342,60 @@ fn check(file: file::File) -> Result<Options, String> {
         groups,
         storage: check_storage(&file.storage, file.broker.message_bytes_max)?,
         retention: check_retention(file.retention)?,
+        http,
         raft: check_raft(&file.raft)?,
         broker: check_broker(&file.broker)?,
     })
+}
+
+/// A token of 128 bits in hex has as many characters.
+const TOKEN_CHARS_MIN: usize = 32;
+
+fn check_http(http: file::Http) -> Result<HttpOptions, String> {
+    let mut names = HashSet::new();
+    let mut tokens = Vec::with_capacity(http.tokens.len());
+    for token in http.tokens {
+        check_name("http.token.name", &token.name)?;
+        if !names.insert(token.name.clone()) {
+            return Err(format!("two [[http.token]] are named `{}`", token.name));
+        }
+        let at = format!("http.token `{}`", token.name);
+        let sha256 = match (&token.sha256, &token.file) {
+            (Some(hex), None) => parse_hex(hex)
+                .ok_or_else(|| format!("{at}: sha256 is not 64 hex digits; `gantry token` prints them"))?,
+            (None, Some(path)) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| format!("{at}: {} cannot be read: {error}", path.display()))?;
+                let text = text.trim();
+                if text.len() < TOKEN_CHARS_MIN {
+                    return Err(format!(
+                        "{at}: {} holds less than {TOKEN_CHARS_MIN} characters, which can be guessed; `gantry token` \
+                         makes a good one",
+                        path.display()
+                    ));
+                }
+                hash_token(text)
+            }
+            _ => return Err(format!("{at}: give either sha256 or file")),
+        };
+        let role = match token.role {
+            file::TokenRole::Read => Role::Read,
+            file::TokenRole::Admin => Role::Admin,
+        };
+        tokens.push(TokenHash { name: token.name, role, sha256 });
+    }
+    Ok(HttpOptions { tokens: Tokens(tokens.into()) })
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
 }
 
 fn check_group(group: file::Group, own_node: &str) -> Result<GroupOptions, String> {

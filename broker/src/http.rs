@@ -1,54 +1,102 @@
-//! Health, status and metrics over HTTP.
+//! Administration, health, status and metrics over HTTP.
 //!
-//! | Request | Answer |
-//! | --- | --- |
-//! | `GET /health/live` | 200 while the process can do its work at all; 503 once its storage has failed |
-//! | `GET /health/ready` | 200 when clients find this node and every group here is ready for them, else 503 and why |
-//! | `GET /v1/status` | [`NodeStatus`] |
-//! | `POST /v1/groups/{group}/transfer-leader?to=NODE` | hands leadership over, from the leader's node only |
-//! | `POST /v1/retention/accept-clock` | says that the node's clock is right although it ran ahead; [`RetentionStatus`] |
-//! | `GET /metrics` | Prometheus text |
-//! | `/v1/groups/{group}/recovery`, `retire`, `recover`, `flush` | see `recovery` |
+//! ```text
+//!  a caller ----> errors in JSON -> host -> token -> place -> once -> handler -> Admin (the node)
+//!                                                     |
+//!                                         another node must answer: over the peer port
+//!                                                     v
+//!  a peer ------> errors in JSON ---------> token -> place -> once -> handler -> Admin (that node)
+//! ```
+//!
+//! `place` decides which node answers, `once` keeps a change from being carried out twice, `openapi` describes all calls.
+//! `docs/http.md` is the page for operators.
 
+#![allow(unused_qualifications, reason = "the macro that describes a call writes names out in full")]
+
+mod access;
+mod change;
+mod error;
 mod metrics;
+mod once;
+mod openapi;
+mod place;
 mod recovery;
 mod status;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::body::to_bytes;
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+pub use access::{Role, TokenHash, Tokens, hash_token};
+use change::DryRun;
+pub use change::{Changed, Plan};
+pub use error::{AdminError, ErrorBody};
 pub use metrics::{MetricFamily, MetricsText};
+pub use place::Place;
 pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
     NodeStatus, ReplayStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus,
 };
 
+use crate::peer::{AdminCall, AdminHandler, AdminReply, ForwardError};
+
+/// A body of a call.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// An answer that another node waits for.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// What the HTTP side asks of the node.
 pub trait Admin: Send + Sync + 'static {
+    /// The node's name.
+    fn node(&self) -> String;
+
+    /// The nodes that share a group with this one.
+    fn other_nodes(&self) -> Vec<String>;
+
+    /// Who leads `group`. While nobody does, it is waited for, at most for `wait`.
+    ///
+    /// # Errors
+    /// If nobody leads.
+    fn place_of(&self, group: String, wait: Duration) -> BoxFuture<'static, Result<Place, AdminError>>;
+
+    /// Has another node answer a call within `limit`.
+    ///
+    /// # Errors
+    /// If it does not; the error says whether it may have done what was asked.
+    fn ask(
+        &self,
+        node: String,
+        call: AdminCall,
+        limit: Duration,
+    ) -> BoxFuture<'static, Result<AdminReply, ForwardError>>;
+
     /// The node as it is now.
     fn status(&self) -> NodeStatus;
 
     /// Adds every metric of the node.
     fn collect(&self, metrics: &mut MetricsText);
 
-    /// Hands the leadership of `group` to the node named `to`, or to the best replica.
+    /// Hands the leadership of `group` to the node named `to`, or to the best replica; or only says to which it would.
     fn transfer_leader(
         &self,
         group: String,
         to: Option<String>,
+        dry_run: bool,
     ) -> BoxFuture<'static, Result<LeaderStatus, AdminError>>;
 
     /// The operator says that the node's clock is right.
@@ -63,6 +111,12 @@ pub trait Admin: Send + Sync + 'static {
     /// Stops the replica of `group` here and has it come back under another identity.
     fn retire(&self, group: String) -> BoxFuture<'static, Result<RecoveryStatus, AdminError>>;
 
+    /// Whether `order` could be carried out now.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_recover(&self, group: &str, order: &RecoverOrder) -> Result<(), AdminError>;
+
     /// Goes on from this node's log of `group` without a majority.
     fn recover(&self, group: String, order: RecoverOrder) -> BoxFuture<'static, Result<LossReport, AdminError>>;
 
@@ -70,75 +124,101 @@ pub trait Admin: Send + Sync + 'static {
     fn set_flush(&self, group: String, mode: FlushMode) -> BoxFuture<'static, Result<FlushStatus, AdminError>>;
 }
 
-/// Why an admin call changed nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdminError {
-    /// No such group, node or member.
-    #[error("{0}")]
-    NotFound(String),
-    /// The call makes no sense in the present state.
-    #[error("{0}")]
-    Conflict(String),
-    /// Not now; trying again may help.
-    #[error("{0}")]
-    Unavailable(String),
-}
+/// All calls of a node: what its listener serves, and what other nodes pass on. Cheap to clone.
+#[derive(Clone)]
+pub struct Api(axum::Router);
 
-#[derive(Serialize)]
-struct ErrorBody {
-    code: &'static str,
-    message: String,
-    advice: &'static str,
-}
+impl Api {
+    /// The calls of the node behind `admin`, which listens on `own`.
+    pub fn new(admin: Arc<dyn Admin>, tokens: Tokens, own: SocketAddr) -> Self {
+        let (router, description) = described();
+        let router = router
+            .merge(openapi::page())
+            .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+            .layer(middleware::from_fn(note_change))
+            .layer(middleware::from_fn_with_state(tokens, access::check))
+            .layer(middleware::from_fn_with_state(own, check_host))
+            .layer(middleware::from_fn(error::all_in_json))
+            .layer(Extension(openapi::finish(&description)))
+            .layer(Extension(once::Kept::default()))
+            .layer(Extension(Arc::clone(&admin)))
+            .with_state(admin);
+        Self(router)
+    }
 
-impl IntoResponse for AdminError {
-    fn into_response(self) -> Response {
-        let (status, code, advice) = match &self {
-            Self::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "GET /v1/status lists groups and members"),
-            Self::Conflict(_) => (StatusCode::CONFLICT, "conflict", "GET /v1/status shows who leads"),
-            Self::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "try again in a second"),
-        };
-        (status, Json(ErrorBody { code, message: self.to_string(), advice })).into_response()
+    /// Serves `listener` until `stop` is cancelled.
+    ///
+    /// # Errors
+    /// When the listener fails for good.
+    pub async fn serve(self, listener: tokio::net::TcpListener, stop: CancellationToken) -> std::io::Result<()> {
+        axum::serve(listener, self.0).with_graceful_shutdown(stop.cancelled_owned()).await
     }
 }
 
-/// Serves `listener` until `stop` is cancelled.
-///
-/// # Errors
-/// When the listener fails for good.
-pub async fn serve(
-    listener: tokio::net::TcpListener,
-    admin: Arc<dyn Admin>,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
-    let own = listener.local_addr()?;
-    let router = Router::new()
-        .route("/health/live", get(live))
-        .route("/health/ready", get(ready))
-        .route("/metrics", get(metrics_text))
-        .route("/v1/status", get(node_status))
-        .route("/v1/retention/accept-clock", post(accept_clock))
-        .route("/v1/groups/{group}/transfer-leader", post(transfer_leader))
-        .merge(recovery::routes())
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(own, check_host))
-        .with_state(admin);
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+impl AdminHandler for Api {
+    fn passed_on(&self, call: AdminCall) -> BoxFuture<'static, AdminReply> {
+        let router = self.0.clone();
+        Box::pin(async move {
+            let answer = match place::to_request(call) {
+                Some(request) => router.oneshot(request).await.unwrap_or_else(|never| match never {}),
+                None => AdminError::Invalid("a call that cannot be read was passed on".to_owned()).into_response(),
+            };
+            let (parts, body) = answer.into_parts();
+            let text = |name: header::HeaderName| {
+                parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+            };
+            AdminReply {
+                status: parts.status.as_u16(),
+                content_type: text(header::CONTENT_TYPE),
+                elsewhere: parts.headers.contains_key(error::ELSEWHERE),
+                body: to_bytes(body, ANSWER_BYTES_MAX).await.unwrap_or_else(|_| Bytes::new()),
+            }
+        })
+    }
+}
+
+/// Every call with its description.
+fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
+    let here = OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(live))
+        .routes(routes!(ready))
+        .routes(routes!(metrics_text))
+        .merge(openapi::routes());
+    let about_a_node =
+        OpenApiRouter::new().routes(routes!(node_status)).routes(routes!(accept_clock)).merge(recovery::node_routes());
+    let at_leader = OpenApiRouter::new().routes(routes!(transfer_leader)).merge(recovery::leader_routes());
+    here.merge(
+        openapi::answered_by_node(about_a_node)
+            .route_layer(middleware::from_fn(once::check))
+            .route_layer(middleware::from_fn(place::at_node)),
+    )
+    .merge(at_leader.route_layer(middleware::from_fn(once::check)).route_layer(middleware::from_fn(place::at_leader)))
+    .split_for_parts()
+}
+
+/// Writes down who changed what.
+async fn note_change(request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    let caller = request.extensions().get::<access::Caller>().map_or_else(String::new, |caller| caller.0.clone());
+    let (method, target) = (request.method().clone(), request.uri().clone());
+    let answer = next.run(request).await;
+    tracing::info!(caller, %method, %target, status = answer.status().as_u16(), "admin call");
+    answer
 }
 
 /// Refuses names that only a rebound DNS record would send here: the host must be an address or `localhost`.
 async fn check_host(State(own): State<SocketAddr>, request: Request, next: Next) -> Response {
+    if request.extensions().get::<place::PassedOn>().is_some() {
+        return next.run(request).await;
+    }
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     if is_allowed_host(host, own.ip()) {
         return next.run(request).await;
     }
-    let body = ErrorBody {
-        code: "wrong_host",
-        message: "the Host header names another host".to_owned(),
-        advice: "use the node's literal address",
-    };
-    (StatusCode::MISDIRECTED_REQUEST, Json(body)).into_response()
+    let text = "the Host header names another host";
+    ErrorBody::answer(StatusCode::MISDIRECTED_REQUEST, "wrong_host", text, "use the node's literal address")
 }
 
 fn is_allowed_host(host: &str, own: IpAddr) -> bool {
@@ -153,50 +233,90 @@ fn is_allowed_host(host: &str, own: IpAddr) -> bool {
     }
 }
 
+/// The query of a call that takes none.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// 200 while the process can do its work at all; 503 once its storage has failed.
+#[utoipa::path(get, path = "/health/live", tag = "health",
+    responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn live(State(admin): State<Arc<dyn Admin>>) -> Response {
     let status = admin.status();
     let code = if status.state == NodeState::Failed { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (code, Json(Health { state: status.state, health: status.health })).into_response()
 }
 
+/// 200 when clients find this node and every group here is ready for them, else 503 and why.
+#[utoipa::path(get, path = "/health/ready", tag = "health",
+    responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn ready(State(admin): State<Arc<dyn Admin>>) -> Response {
     let status = admin.status();
     let code = if status.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(Health { state: status.state, health: status.health })).into_response()
 }
 
-#[derive(Serialize)]
+/// Whether a node is well, in one sentence.
+#[derive(Serialize, ToSchema)]
 struct Health {
     state: NodeState,
     health: String,
 }
 
-async fn node_status(State(admin): State<Arc<dyn Admin>>) -> Json<NodeStatus> {
+/// A node as it is now: groups, roles, terms, watermarks, addresses.
+#[utoipa::path(get, path = "/v1/status", tag = "nodes", responses((status = 200, body = NodeStatus)))]
+async fn node_status(State(admin): State<Arc<dyn Admin>>, Query(_): Query<Nothing>) -> Json<NodeStatus> {
     Json(admin.status())
 }
 
+/// Every figure of this node for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "health",
+    responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_text(State(admin): State<Arc<dyn Admin>>) -> Response {
     let mut metrics = MetricsText::default();
     admin.collect(&mut metrics);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.into_text()).into_response()
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct TransferQuery {
+    /// The node that is to lead; the best replica, if none is named.
     to: Option<String>,
+    /// Say what would be done, and do nothing.
+    #[serde(default)]
+    dry_run: bool,
 }
 
+/// Hands over the leadership of a group.
+#[utoipa::path(post, path = "/v1/groups/{group}/transfer-leader", tag = "groups",
+    params(("group" = String, Path, description = "The broker group"), TransferQuery),
+    responses((status = 200, body = Changed<LeaderStatus>)))]
 async fn transfer_leader(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
     Query(query): Query<TransferQuery>,
-) -> Result<Json<LeaderStatus>, AdminError> {
-    admin.transfer_leader(group, query.to).await.map(Json)
+) -> Result<Json<Changed<LeaderStatus>>, AdminError> {
+    let leader = admin.transfer_leader(group.clone(), query.to, query.dry_run).await?;
+    if query.dry_run {
+        return Ok(Changed::planned(format!("node {} would lead {group}", leader.node)));
+    }
+    Ok(Changed::done(leader))
 }
 
-async fn accept_clock(State(admin): State<Arc<dyn Admin>>) -> Json<RetentionStatus> {
-    Json(admin.accept_clock().await)
+/// Says that a node's clock is right although it ran ahead.
+#[utoipa::path(post, path = "/v1/retention/accept-clock", tag = "nodes", params(DryRun),
+    responses((status = 200, body = Changed<RetentionStatus>)))]
+async fn accept_clock(
+    State(admin): State<Arc<dyn Admin>>,
+    Query(query): Query<DryRun>,
+) -> Result<Json<Changed<RetentionStatus>>, AdminError> {
+    if query.dry_run {
+        let node = admin.node();
+        return Ok(Changed::planned(format!("messages on {node} would be dropped for their age again")));
+    }
+    Ok(Changed::done(admin.accept_clock().await))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ use self::retention::NodeRetention;
 use crate::config::Options;
 use crate::disk::DiskLevel;
 use crate::disk::{Ballast, DiskSpace};
-use crate::http::{self, NodeState};
+use crate::http::{Api, NodeState};
 use crate::peer::{PeerHub, PeerHubOptions};
 use crate::raft::CatchUpRate;
 use crate::registration::{Registration, RegistrationHandle, RegistrationOptions};
@@ -192,6 +192,7 @@ struct Shared {
     options: Options,
     groups: Vec<Arc<NodeGroup>>,
     registration: RegistrationHandle,
+    hub: PeerHub,
     state: Mutex<NodeState>,
     started: Instant,
     /// Milliseconds plus one; 0: not yet.
@@ -250,6 +251,7 @@ impl Node {
         let shared = Arc::new(Shared {
             groups,
             registration: registration.handle(),
+            hub: hub.clone(),
             state: Mutex::new(NodeState::Starting),
             started: start.started,
             ready_after: AtomicU64::new(0),
@@ -326,10 +328,12 @@ impl Node {
     }
 
     fn serve_http(&mut self, listener: tokio::net::TcpListener) {
-        let admin = Arc::clone(&self.shared);
+        let (options, admin) = (&self.shared.options, Arc::clone(&self.shared));
+        let api = Api::new(admin, options.http.tokens.clone(), options.node.http_listen);
+        self.hub.set_admin_handler(Arc::new(api.clone()));
         let stop = self.http_stop.clone();
         self.http = tokio::spawn(async move {
-            if let Err(error) = http::serve(listener, admin, stop).await {
+            if let Err(error) = api.serve(listener, stop).await {
                 tracing::error!(%error, "http has ended");
             }
         });

@@ -13,6 +13,7 @@
 //!
 //! This module knows frames, connections and identities. What a Raft message says is known to `raft` alone.
 
+mod admin;
 mod error;
 mod forward;
 pub(crate) mod frame;
@@ -40,6 +41,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::admin::{AdminCall, AdminHandler, AdminReply};
 pub(crate) use self::error::FrameError;
 pub use self::error::{ForwardError, PeerError};
 pub(crate) use self::forward::RelayLink;
@@ -97,6 +99,7 @@ pub(crate) struct Hub {
     incarnation: u64,
     local_addr: SocketAddr,
     groups: RwLock<HashMap<String, Arc<Group>>>,
+    admin_handler: RwLock<Option<Arc<dyn AdminHandler>>>,
     liveness: liveness::Liveness,
     /// Ends what serves peers and the groups' links.
     cancel: CancellationToken,
@@ -147,6 +150,7 @@ impl PeerHub {
             incarnation: rand::random(),
             local_addr,
             groups: RwLock::default(),
+            admin_handler: RwLock::default(),
             liveness: liveness::Liveness::default(),
             cancel: CancellationToken::new(),
             cancel_listener: CancellationToken::new(),
@@ -252,6 +256,25 @@ impl PeerHub {
         if let Some(group) = self.0.group(group) {
             *group.range_handler.write() = Some(handler);
         }
+    }
+
+    /// Who answers calls of the HTTP side that other nodes pass on.
+    pub fn set_admin_handler(&self, handler: Arc<dyn AdminHandler>) {
+        *self.0.admin_handler.write() = Some(handler);
+    }
+
+    /// The nodes that share a group with this one.
+    #[must_use]
+    pub fn other_nodes(&self) -> Vec<String> {
+        self.0.other_nodes()
+    }
+
+    /// Has another node answer a call of the HTTP side.
+    ///
+    /// # Errors
+    /// [`ForwardError`] says whether it may have done what was asked.
+    pub async fn pass_on(&self, node: &str, call: &AdminCall, limit: Duration) -> Result<AdminReply, ForwardError> {
+        self.0.pass_on(node, call, limit).await
     }
 
     /// Passes a client's request on to member `to` of `group` and calls `done` once with its answer.
@@ -558,7 +581,9 @@ impl Group {
 fn chunk_bytes(class: Class) -> usize {
     match class {
         Class::Control | Class::Rpc | Class::Rejoin => SMALL_CHUNK_BYTES,
-        Class::Append | Class::Forward | Class::Relay | Class::Snapshot | Class::Repair => LARGE_CHUNK_BYTES,
+        Class::Append | Class::Forward | Class::Relay | Class::Snapshot | Class::Repair | Class::Admin => {
+            LARGE_CHUNK_BYTES
+        }
     }
 }
 

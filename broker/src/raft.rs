@@ -415,6 +415,14 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.hand_over.to(to, Urgency::Calm).await
     }
 
+    /// Who would lead after [`GroupRaft::transfer_leader`].
+    ///
+    /// # Errors
+    /// If this replica does not lead, or there is nobody to hand over to.
+    pub fn next_leader(&self, to: Option<u64>) -> Result<u64, AdminError> {
+        self.0.hand_over.successor(to)
+    }
+
     /// Says whether a reason not to lead holds. While one does, a leader hands over to a voter that would lead, if there
     /// is one, and nobody hands leadership to this replica.
     pub fn set_unfit(&self, reason: Unfit, holds: bool) {

@@ -27,6 +27,7 @@ use rand::Rng;
 
 use crate::cluster::ClusterArgs;
 use crate::exit_code::ExitCode;
+use crate::http_get::TokenArgs;
 use crate::output::Format;
 
 /// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not reachable, 5 not found,
@@ -42,6 +43,8 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    token: TokenArgs,
     /// How to print the result
     #[arg(long, value_enum, default_value_t, global = true)]
     output: Format,
@@ -84,6 +87,15 @@ enum Command {
     Flush(command::flush::FlushArgs),
     /// Print a new random cluster id for configuration files
     ClusterId,
+    /// Print a new random bearer token for the HTTP addresses, and the entry of configuration files that lets it in
+    Token {
+        /// Whose it is: stands in the nodes' logs beside what was changed
+        #[arg(default_value = "ops")]
+        name: String,
+        /// Only to look
+        #[arg(long)]
+        read: bool,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -105,6 +117,7 @@ fn main() -> ProcessExitCode {
 }
 
 fn run(cli: Cli, started: Instant) -> Result<()> {
+    cli.token.apply()?;
     let (cluster, format) = (&cli.cluster, cli.output);
     match cli.command {
         Command::Broker(args) => broker_command::run(args, started),
@@ -126,6 +139,7 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
         Command::Recover(args) => runtime()?.block_on(command::recover::run(args, format)),
         Command::Flush(args) => runtime()?.block_on(command::flush::run(args, format)),
         Command::ClusterId => output::line(&new_cluster_id()),
+        Command::Token { name, read } => new_token(&name, read, format),
         Command::Completions { shell } => completions(shell),
     }
 }
@@ -138,11 +152,35 @@ fn completions(shell: clap_complete::Shell) -> Result<()> {
 
 /// 128 random bits in hex.
 fn new_cluster_id() -> String {
-    let bytes: [u8; 16] = rand::rng().random();
+    hex(&rand::rng().random::<[u8; 16]>())
+}
+
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// 256 random bits, and what nodes need to know of them.
+fn new_token(name: &str, read: bool, format: Format) -> Result<()> {
+    #[derive(serde::Serialize)]
+    struct NewToken<'a> {
+        name: &'a str,
+        role: &'a str,
+        token: String,
+        sha256: String,
+    }
+    let token = hex(&rand::rng().random::<[u8; 32]>());
+    let sha256 = hex(&broker::http::hash_token(&token));
+    let new = NewToken { name, role: if read { "read" } else { "admin" }, token, sha256 };
+    if format == Format::Json {
+        return output::json(&new);
+    }
+    let NewToken { name, role, token, sha256 } = new;
+    output::line(&format!(
+        "{token}\n\n# in the configuration of every node\n[[http.token]]\nname = \"{name}\"\nrole = \"{role}\"\nsha256 = \"{sha256}\""
+    ))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {

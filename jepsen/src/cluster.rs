@@ -88,6 +88,8 @@ impl Cluster {
         for number in 1..=shape.brokers {
             let node_dir = dir.join(format!("n{number}"));
             std::fs::create_dir_all(&node_dir).with_context(|| format!("creating {}", node_dir.display()))?;
+            let token = node_dir.join("http-token");
+            std::fs::write(&token, http::TOKEN).with_context(|| format!("writing {}", token.display()))?;
             let config = node_dir.join("broker.toml");
             std::fs::write(&config, layout.config(&cluster_id, &node_dir, number))
                 .with_context(|| format!("writing {}", config.display()))?;
@@ -217,6 +219,11 @@ impl Layout {
             namesrv.join(", "),
             matches!(self.place, Place::Lab),
         );
+        if matches!(self.place, Place::Lab) {
+            let file = node_dir.join("http-token");
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n[[http.token]]\nname = \"harness\"\nrole = \"admin\"\nfile = {file:?}\n");
+        }
         for group in 0..self.shape.groups {
             // Writing to a string cannot fail.
             let _ = write!(

@@ -52,6 +52,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) retention: Retention,
     #[serde(default)]
+    pub(super) http: Http,
+    #[serde(default)]
     pub(super) raft: Raft,
     #[serde(default)]
     pub(super) broker: Broker,
@@ -90,6 +92,29 @@ fn default_http_listen() -> String {
 
 fn default_stop_forward_time() -> Duration {
     Duration::from_secs(35)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Http {
+    #[serde(rename = "token", default)]
+    pub(super) tokens: Vec<Token>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Token {
+    pub(super) name: String,
+    pub(super) role: TokenRole,
+    pub(super) sha256: Option<String>,
+    pub(super) file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TokenRole {
+    Read,
+    Admin,
 }
 
 #[derive(Debug, Deserialize)]

@@ -100,6 +100,37 @@ fn public_addresses_need_the_word() {
 }
 
 #[test]
+fn a_public_http_address_needs_a_token_whatever_else_is_said() {
+    let public = GOOD.replace("[node]", "[node]\ninsecure_public = true\nhttp_listen = \"0.0.0.0:8081\"");
+    let refused = parse(&public).unwrap_err().to_string();
+    assert!(refused.contains("http_listen is 0.0.0.0:8081") && refused.contains("[[http.token]]"), "{refused}");
+    let token = |lines: &str| parse(&format!("{public}\n[[http.token]]\nname = \"ops\"\n{lines}"));
+    let hash = format!("sha256 = \"{}\"", "0a".repeat(32));
+    let tokens = token(&format!("role = \"read\"\n{hash}")).unwrap().http.tokens;
+    assert_eq!((tokens.0[0].name.as_str(), tokens.0[0].role, tokens.0[0].sha256), ("ops", Role::Read, [10; 32]));
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    let in_file = format!("role = \"admin\"\nfile = {:?}", file.display().to_string());
+    std::fs::write(&file, format!("{}\n", "t".repeat(32))).unwrap();
+    assert_eq!(token(&in_file).unwrap().http.tokens.0[0].sha256, hash_token(&"t".repeat(32)));
+    std::fs::write(&file, "short").unwrap();
+    for (lines, text) in [
+        (in_file.as_str(), "can be guessed"),
+        ("role = \"admin\"", "either sha256 or file"),
+        (&format!("{in_file}\n{hash}"), "either sha256 or file"),
+        ("role = \"admin\"\nsha256 = \"0a\"", "64 hex digits"),
+        ("role = \"admin\"\nfile = \"/no/such/file\"", "cannot be read"),
+        ("role = \"owner\"\nsha256 = \"\"", "unknown variant `owner`"),
+    ] {
+        let refused = token(lines).unwrap_err().to_string();
+        assert!(refused.contains(text), "{refused}");
+    }
+    let twice = format!("role = \"read\"\n{hash}\n[[http.token]]\nname = \"ops\"\nrole = \"read\"\n{hash}");
+    assert!(token(&twice).unwrap_err().to_string().contains("two [[http.token]]"));
+}
+
+#[test]
 fn contradictions_are_refused() {
     check_refused("node = \"n1\"", "node = \"n3\"", &["this node, `n1`, is not among the members"]);
     check_refused("preferred_leader = \"n2\"", "preferred_leader = \"n9\"", &["`n9` is not among"]);

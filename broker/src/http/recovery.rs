@@ -1,25 +1,22 @@
 //! Identities, lost majorities and the flush mode, over HTTP.
 //!
-//! | Request | Answer |
-//! | --- | --- |
-//! | `GET /v1/groups/{group}/recovery` | [`RecoveryStatus`] |
-//! | `POST /v1/groups/{group}/retire` | stops the replica here and has it come back under another identity |
-//! | `POST /v1/groups/{group}/recover?accept_loss=true&...` | goes on from this replica's log alone: [`LossReport`] |
-//! | `POST /v1/groups/{group}/flush?mode=sync` | changes the flush mode, from the leader's node only: [`FlushStatus`] |
+//! All but the flush mode are about one node's replica. `gantry recover` and `gantry flush` call these.
 
 use std::fmt;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
-use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use super::{Admin, AdminError};
+use super::change::{Changed, DryRun};
+use super::{Admin, AdminError, Nothing};
 
 /// Term and index of a log entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub struct EntryStatus {
     /// The term it was proposed in.
     pub term: u64,
@@ -34,7 +31,7 @@ impl fmt::Display for EntryStatus {
 }
 
 /// What a node holds of a group whose majority may be lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RecoveryStatus {
     /// The group.
     pub group: String,
@@ -59,7 +56,7 @@ pub struct RecoveryStatus {
 }
 
 /// What an operator has seen, and agreed to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecoverOrder {
     /// Entries behind the end of this log may be lost, and that is accepted.
@@ -75,7 +72,7 @@ pub struct RecoverOrder {
 }
 
 /// What may be gone after a group has gone on without its majority.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LossReport {
     /// The group.
     pub group: String,
@@ -96,7 +93,7 @@ pub struct LossReport {
 }
 
 /// One queue in a [`LossReport`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueLoss {
     /// The topic.
     pub topic: String,
@@ -107,7 +104,7 @@ pub struct QueueLoss {
 }
 
 /// When a message counts as acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FlushMode {
     /// Once it is on the disks of a majority.
@@ -117,7 +114,7 @@ pub enum FlushMode {
 }
 
 /// What a change of the flush mode has come to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlushStatus {
     /// The mode.
     pub mode: FlushMode,
@@ -128,46 +125,114 @@ pub struct FlushStatus {
     pub waiting_for: Vec<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct FlushQuery {
+    /// When messages count as acknowledged.
     mode: FlushMode,
+    /// Say what would be done, and do nothing.
+    #[serde(default)]
+    dry_run: bool,
 }
 
-pub(super) fn routes() -> Router<Arc<dyn Admin>> {
-    Router::new()
-        .route("/v1/groups/{group}/recovery", get(recovery))
-        .route("/v1/groups/{group}/retire", post(retire))
-        .route("/v1/groups/{group}/recover", post(recover))
-        .route("/v1/groups/{group}/flush", post(flush))
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct RecoverQuery {
+    /// Entries behind the end of this log may be lost, and that is accepted.
+    accept_loss: bool,
+    /// Term of the last entry, as it was seen.
+    last_term: u64,
+    /// Index of the last entry, as it was seen.
+    last_index: u64,
+    /// The term to go on in, above that of every node.
+    term: u64,
+    /// The generation that begins, above that of every node.
+    generation: u64,
+    /// Say what would be done, and do nothing.
+    #[serde(default)]
+    dry_run: bool,
 }
 
+/// What one node answers about itself.
+pub(super) fn node_routes() -> OpenApiRouter<Arc<dyn Admin>> {
+    OpenApiRouter::new().routes(routes!(recovery)).routes(routes!(retire)).routes(routes!(recover))
+}
+
+/// What the leader answers.
+pub(super) fn leader_routes() -> OpenApiRouter<Arc<dyn Admin>> {
+    OpenApiRouter::new().routes(routes!(flush))
+}
+
+/// What a node holds of a group, for an operator who has to decide where it goes on.
+#[utoipa::path(get, path = "/v1/groups/{group}/recovery", tag = "recover",
+    params(("group" = String, Path, description = "The broker group")),
+    responses((status = 200, body = RecoveryStatus)))]
 async fn recovery(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
+    Query(_): Query<Nothing>,
 ) -> Result<Json<RecoveryStatus>, AdminError> {
     admin.recovery(&group).map(Json)
 }
 
+/// Stops the replica on a node and has it come back under another identity.
+#[utoipa::path(post, path = "/v1/groups/{group}/retire", tag = "recover",
+    params(("group" = String, Path, description = "The broker group"), DryRun),
+    responses((status = 200, body = Changed<RecoveryStatus>)))]
 async fn retire(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
-) -> Result<Json<RecoveryStatus>, AdminError> {
-    admin.retire(group).await.map(Json)
+    Query(query): Query<DryRun>,
+) -> Result<Json<Changed<RecoveryStatus>>, AdminError> {
+    if query.dry_run {
+        let found = admin.recovery(&group)?;
+        let identity = found.node_id.map_or_else(|| "none".to_owned(), |id| id.to_string());
+        return Ok(Changed::planned(format!(
+            "the replica of {group} on {} would stop, give up its identity ({identity}), and come back under another",
+            found.node
+        )));
+    }
+    admin.retire(group).await.map(Changed::done)
 }
 
+/// Goes on from a node's log of a group without a majority.
+#[utoipa::path(post, path = "/v1/groups/{group}/recover", tag = "recover",
+    params(("group" = String, Path, description = "The broker group"), RecoverQuery),
+    responses((status = 200, body = Changed<LossReport>)))]
 async fn recover(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
-    Query(order): Query<RecoverOrder>,
-) -> Result<Json<LossReport>, AdminError> {
-    admin.recover(group, order).await.map(Json)
+    Query(query): Query<RecoverQuery>,
+) -> Result<Json<Changed<LossReport>>, AdminError> {
+    let RecoverQuery { accept_loss, last_term, last_index, term, generation, dry_run } = query;
+    let order = RecoverOrder { accept_loss, last_term, last_index, term, generation };
+    if dry_run {
+        admin.check_recover(&group, &order)?;
+        return Ok(Changed::planned(format!(
+            "{group} would go on from {} alone, behind {}, in term {term} and generation {generation}",
+            admin.node(),
+            EntryStatus { term: last_term, index: last_index }
+        )));
+    }
+    admin.recover(group, order).await.map(Changed::done)
 }
 
+/// Changes when messages of a group count as acknowledged.
+#[utoipa::path(post, path = "/v1/groups/{group}/flush", tag = "groups",
+    params(("group" = String, Path, description = "The broker group"), FlushQuery),
+    responses((status = 200, body = Changed<FlushStatus>)))]
 async fn flush(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
     Query(query): Query<FlushQuery>,
-) -> Result<Json<FlushStatus>, AdminError> {
-    admin.set_flush(group, query.mode).await.map(Json)
+) -> Result<Json<Changed<FlushStatus>>, AdminError> {
+    if query.dry_run {
+        let mode = if query.mode == FlushMode::Sync { "on the disks" } else { "in the memory" };
+        return Ok(Changed::planned(format!(
+            "messages of {group} would count as acknowledged once they are {mode} of a majority"
+        )));
+    }
+    admin.set_flush(group, query.mode).await.map(Changed::done)
 }

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::FlushMode;
 
 /// Where a node is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeState {
     /// Clients are accepted, logs are being recovered.
@@ -21,7 +22,7 @@ pub enum NodeState {
 }
 
 /// One node.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeStatus {
     /// RocketMQ's cluster name.
     pub cluster: String,
@@ -50,7 +51,7 @@ pub struct NodeStatus {
 }
 
 /// How long messages stay on a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RetentionStatus {
     /// Segments go when their newest message is older than this.
     pub time_ms: u64,
@@ -63,7 +64,7 @@ pub struct RetentionStatus {
 }
 
 /// What a disk asks of retention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RetentionPressure {
     /// Nothing.
@@ -75,7 +76,7 @@ pub enum RetentionPressure {
 }
 
 /// What the log of a replica holds, as of the last look of retention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogStatus {
     /// The first entry held.
     pub first: Option<u64>,
@@ -96,11 +97,12 @@ pub struct LogStatus {
 }
 
 /// One replica as its node sees it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct GroupStatus {
     /// RocketMQ's broker name.
     pub name: String,
     /// Where clients reach this replica.
+    #[schema(value_type = String)]
     pub client_addr: SocketAddr,
     /// Raft identity of this replica.
     pub id: u64,
@@ -163,7 +165,7 @@ pub struct GroupStatus {
 }
 
 /// Applying the log again at a start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayStatus {
     /// ConsumeQueue and IndexFile are built from nothing. If not, only what they lack is added to them.
     pub rebuilds: bool,
@@ -184,7 +186,7 @@ pub struct ReplayStatus {
 }
 
 /// A damaged part of a log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DamageStatus {
     /// The segment's file.
     pub file: String,
@@ -197,7 +199,7 @@ pub struct DamageStatus {
 }
 
 /// Passes over the sealed segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubStatus {
     /// When the present pass began, in milliseconds since 1970.
     pub pass_started_ms: Option<u64>,
@@ -208,7 +210,7 @@ pub struct ScrubStatus {
 }
 
 /// How full a disk is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskStatus {
     /// `calm`, `early`, `forced` or `full`.
     pub level: String,
@@ -221,7 +223,7 @@ pub struct DiskStatus {
 }
 
 /// What a replica is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplicaRole {
     /// Not started yet: its log is being recovered.
@@ -239,7 +241,7 @@ pub enum ReplicaRole {
 }
 
 /// Who leads a group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaderStatus {
     /// Raft identity.
     pub id: u64,
@@ -250,7 +252,7 @@ pub struct LeaderStatus {
 }
 
 /// One member of a group; `matched` is known to the leader only.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemberStatus {
     /// Raft identity.
     pub id: u64,
@@ -267,7 +269,7 @@ pub struct MemberStatus {
 }
 
 /// How registration with one name server goes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NameServerStatus {
     /// `host:port`.
     pub addr: String,

@@ -13,13 +13,45 @@ use super::{flush, recover};
 use crate::disk::DiskState;
 use crate::http::{
     Admin, AdminError, DamageStatus, DiskStatus, FlushMode, FlushStatus, GroupStatus, LeaderStatus, LogStatus,
-    LossReport, MemberStatus, MetricsText, NodeState, NodeStatus, RecoverOrder, RecoveryStatus, ReplayStatus,
+    LossReport, MemberStatus, MetricsText, NodeState, NodeStatus, Place, RecoverOrder, RecoveryStatus, ReplayStatus,
     ReplicaRole, RetentionStatus, ScrubStatus,
 };
+use crate::peer::{AdminCall, AdminReply, ForwardError};
 use crate::raft::{self, GroupMetrics, Role};
 use crate::store::ReplayProgress;
 
 impl Admin for Shared {
+    fn node(&self) -> String {
+        self.options.node.name.clone()
+    }
+
+    fn other_nodes(&self) -> Vec<String> {
+        self.hub.other_nodes()
+    }
+
+    fn place_of(&self, group: String, wait: Duration) -> BoxFuture<'static, Result<Place, AdminError>> {
+        let running = self.groups.iter().find(|found| found.name() == group).and_then(|found| found.running());
+        Box::pin(async move {
+            let Some(running) = running else { return Ok(Place::Unknown) };
+            let mut role = running.raft.role();
+            let led = role.wait_for(|role| role.is_ready_leader() || role.leader().is_some());
+            match tokio::time::timeout(wait, led).await {
+                Ok(Ok(role)) => Ok(role.leader().map_or(Place::Here, |(_, member)| Place::Node(member.node.clone()))),
+                _ => Err(AdminError::NotHere(format!("nobody leads group {group} just now"))),
+            }
+        })
+    }
+
+    fn ask(
+        &self,
+        node: String,
+        call: AdminCall,
+        limit: Duration,
+    ) -> BoxFuture<'static, Result<AdminReply, ForwardError>> {
+        let hub = self.hub.clone();
+        Box::pin(async move { hub.pass_on(&node, &call, limit).await })
+    }
+
     fn status(&self) -> NodeStatus {
         let groups: Vec<_> = self.groups.iter().map(|group| group_status(group)).collect();
         let state = *self.state.lock();
@@ -52,9 +84,10 @@ impl Admin for Shared {
         &self,
         group: String,
         to: Option<String>,
+        dry_run: bool,
     ) -> BoxFuture<'static, Result<LeaderStatus, AdminError>> {
         let found = self.group(&group);
-        Box::pin(async move { transfer_leader(&*found?, to).await })
+        Box::pin(async move { transfer_leader(&*found?, to, dry_run).await })
     }
 
     fn recovery(&self, group: &str) -> Result<RecoveryStatus, AdminError> {
@@ -78,6 +111,10 @@ impl Admin for Shared {
             retention.accept_clock().await;
             retention.status()
         })
+    }
+
+    fn check_recover(&self, group: &str, order: &RecoverOrder) -> Result<(), AdminError> {
+        recover::check(&*self.group(group)?, &self.options.node.name, order)
     }
 
     fn recover(&self, group: String, order: RecoverOrder) -> BoxFuture<'static, Result<LossReport, AdminError>> {
@@ -108,7 +145,7 @@ impl Shared {
     }
 }
 
-async fn transfer_leader(group: &NodeGroup, to: Option<String>) -> Result<LeaderStatus, AdminError> {
+async fn transfer_leader(group: &NodeGroup, to: Option<String>, dry_run: bool) -> Result<LeaderStatus, AdminError> {
     let running =
         group.running().ok_or_else(|| AdminError::Unavailable(format!("group {} is being recovered", group.name())))?;
     let members = running.raft.metrics().members;
@@ -122,14 +159,23 @@ async fn transfer_leader(group: &NodeGroup, to: Option<String>) -> Result<Leader
                 })?)
             }
         };
+    let status = |leader: u64| {
+        let member = members.get(&leader).cloned().unwrap_or_default();
+        LeaderStatus { id: leader, node: member.node, client_addr: member.client_addr }
+    };
+    if dry_run {
+        return running.raft.next_leader(to).map(status).map_err(transfer_error);
+    }
     // A handed-over group forgets nothing that a client was told.
     group.flush_offsets().await;
-    let leader = running.raft.transfer_leader(to).await.map_err(|error| match error {
+    running.raft.transfer_leader(to).await.map(status).map_err(transfer_error)
+}
+
+fn transfer_error(error: raft::AdminError) -> AdminError {
+    match error {
         raft::AdminError::NotLeader { .. } | raft::AdminError::Refused(_) => AdminError::Conflict(error.to_string()),
         _ => AdminError::Unavailable(error.to_string()),
-    })?;
-    let member = members.get(&leader).cloned().unwrap_or_default();
-    Ok(LeaderStatus { id: leader, node: member.node, client_addr: member.client_addr })
+    }
 }
 
 /// Why the node is not ready, in one sentence.

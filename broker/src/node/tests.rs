@@ -2,6 +2,7 @@
 
 mod commits;
 mod damaged;
+mod http;
 mod rejoin;
 mod retire;
 mod stall;

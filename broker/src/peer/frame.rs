@@ -85,6 +85,8 @@ pub(crate) enum Kind {
     CopyClientTable = 34,
     /// A node whose identity was retired asks the leader for the next step of its return.
     Replace = 40,
+    /// A call of the HTTP side that another node must answer.
+    Admin = 44,
     /// The answer to a call, by sequence.
     Answer = 48,
     /// A call that was not served, by sequence, with the reason.
@@ -114,6 +116,7 @@ impl Kind {
             33 => Self::ForwardOneway,
             34 => Self::CopyClientTable,
             40 => Self::Replace,
+            44 => Self::Admin,
             48 => Self::Answer,
             49 => Self::Failed,
             _ => return None,

@@ -44,6 +44,8 @@ pub(crate) enum Class {
     Rejoin = 8,
     /// Client requests that a node passes on which is starting: it speaks for no identity.
     Relay = 9,
+    /// Calls of the HTTP side, node to node.
+    Admin = 12,
 }
 
 impl Class {
@@ -69,6 +71,7 @@ impl Class {
             | Kind::Append
             | Kind::Appended
             | Kind::Replace
+            | Kind::Admin
             | Kind::Answer
             | Kind::Failed => false,
         }
@@ -84,6 +87,7 @@ impl Class {
             6 => Self::Repair,
             8 => Self::Rejoin,
             9 => Self::Relay,
+            12 => Self::Admin,
             _ => return None,
         })
     }

@@ -328,7 +328,7 @@ pub(crate) fn put_failure(out: &mut BytesMut, unknown: bool, reason: &str) {
     super::frame::put_text(out, reason);
 }
 
-fn failure(frame: &Frame) -> CallError {
+pub(super) fn failure(frame: &Frame) -> CallError {
     let mut fields = frame.fields();
     match (fields.bool("unknown outcome"), fields.text("reason")) {
         (Ok(false), Ok(reason)) => CallError::NotSent(reason),

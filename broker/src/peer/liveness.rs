@@ -4,7 +4,7 @@
 //! more; a greeting with another incarnation proves that a new process has taken its place. Anything less certain, a
 //! time-out or an unreachable host, proves nothing and is left to the timers of Raft.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +56,12 @@ impl Hub {
         let hub = Arc::clone(self);
         let node = address.node.clone();
         self.spawn(async move { watch(&hub, &node, &entry).await });
+    }
+
+    /// The other nodes that are known, and where they are.
+    pub(super) fn known_peers(&self) -> BTreeMap<String, PeerAddress> {
+        let watched = self.liveness.watched.lock();
+        watched.iter().filter_map(|(node, entry)| Some((node.clone(), entry.address.lock().clone()?))).collect()
     }
 
     /// Dials `node` now if no connection to it stands.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
+use super::admin;
 use super::error::PeerError;
 use super::forward::{self, ForwardReply, Forwarder};
 use super::frame::{Envelope, Frame, FrameWriter, Kind, put_text};
@@ -116,6 +117,7 @@ async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemap
     stream.send(welcome).await?;
     stream.admitted(chunk_bytes(hello.class));
     match group {
+        None if hello.class == Class::Admin => admin::serve(&hub, stream, &envelope).await,
         None => control(&hub, stream, &envelope).await,
         Some(group) => {
             let cancel = group.cancel.clone();
@@ -150,6 +152,12 @@ fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Ref
     }
     if hello.class == Class::Control {
         return Ok((hello, None));
+    }
+    if hello.class == Class::Admin {
+        return match hub.all_groups().iter().any(|group| group.hosts(&hello.node)) {
+            true => Ok((hello, None)),
+            false => Err(Refusal::NotNow(format!("node {} shares no group that runs here", hello.node))),
+        };
     }
     let name = String::from_utf8_lossy(&frame.envelope.group).into_owned();
     let not_now = || Refusal::NotNow(format!("replica of group {name} does not run"));

@@ -36,26 +36,32 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Clone for Ha
 }
 
 impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> HandOver<SM> {
+    /// Who would lead if leadership were handed to `to`, or to the voter that misses least.
+    pub(super) fn successor(&self, to: Option<u64>) -> Result<u64, AdminError> {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        if !metrics.state.is_leader() {
+            let leader = metrics.current_leader.and_then(|id| Some((id, member(&metrics, id)?)));
+            return Err(AdminError::NotLeader { reason: "leadership is not here to hand over".to_owned(), leader });
+        }
+        match to {
+            Some(to) if to == metrics.id || metrics.membership_config.voter_ids().any(|voter| voter == to) => Ok(to),
+            Some(to) => Err(AdminError::Refused(format!("node {to} is no voter"))),
+            None => most_caught_up(&metrics).ok_or_else(|| AdminError::Refused("there is no other voter".to_owned())),
+        }
+    }
+
     /// Hands leadership to `to`, or to the voter that misses least, and waits until it has moved.
     ///
     /// New proposals wait meanwhile. Leadership moves once those before are applied and `to` has the whole log, so that
     /// no sender is left with an unknown outcome; `urgency` says what happens if that takes longer than the shortest
     /// election time-out.
     pub(super) async fn to(&self, to: Option<u64>, urgency: Urgency) -> Result<u64, AdminError> {
+        let to = self.successor(to)?;
         let metrics = self.raft.metrics().borrow_watched().clone();
         let me = metrics.id;
-        if !metrics.state.is_leader() {
-            let leader = metrics.current_leader.and_then(|id| Some((id, member(&metrics, id)?)));
-            return Err(AdminError::NotLeader { reason: "leadership is not here to hand over".to_owned(), leader });
+        if to == me {
+            return Ok(me);
         }
-        let to = match to {
-            Some(to) if to == me => return Ok(me),
-            Some(to) if metrics.membership_config.voter_ids().any(|voter| voter == to) => to,
-            Some(to) => return Err(AdminError::Refused(format!("node {to} is no voter"))),
-            None => {
-                most_caught_up(&metrics).ok_or_else(|| AdminError::Refused("there is no other voter".to_owned()))?
-            }
-        };
         let closed = self
             .gate
             .close()

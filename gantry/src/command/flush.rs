@@ -1,17 +1,14 @@
 //! `gantry flush`: when messages of a group count as acknowledged.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use broker::http::{FlushMode, FlushStatus, NodeStatus, ReplicaRole};
+use anyhow::{Result, bail};
+use broker::http::{FlushMode, FlushStatus};
 use clap::{Args, ValueEnum};
 
-use crate::exit_code::ExitCode;
-use crate::http_get::{get_json, post_json};
+use crate::http_get::NodesArgs;
 use crate::output::{self, Format};
 
-const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 /// Every replica may have to sync its log.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(40);
 
@@ -21,9 +18,8 @@ pub(crate) struct FlushArgs {
     group: String,
     /// `sync`: on the disks of a majority; `async`: in the memory of a majority, and on disk soon after
     mode: Mode,
-    /// HTTP addresses (`node.http_listen`) of nodes, separated by commas: the leader of the group must be among them
-    #[arg(long, value_delimiter = ',', required = true)]
-    nodes: Vec<SocketAddr>,
+    #[command(flatten)]
+    nodes: NodesArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -33,13 +29,12 @@ enum Mode {
 }
 
 pub(crate) async fn run(args: FlushArgs, format: Format) -> Result<()> {
-    let leader = find_leader(&args).await?;
     let mode = match args.mode {
         Mode::Sync => "sync",
         Mode::Async => "async",
     };
     let path = format!("/v1/groups/{}/flush?mode={mode}", args.group);
-    let status: FlushStatus = post_json(leader, &path, CHANGE_TIME_MAX).await?;
+    let status: FlushStatus = args.nodes.post(&path, CHANGE_TIME_MAX).await?;
     if format == Format::Json {
         output::json(&status)?;
     } else {
@@ -56,17 +51,4 @@ pub(crate) async fn run(args: FlushArgs, format: Format) -> Result<()> {
         bail!("not synced yet: {}; what only they and one other hold may be in memory", status.waiting_for.join(", "));
     }
     Ok(())
-}
-
-async fn find_leader(args: &FlushArgs) -> Result<SocketAddr> {
-    let mut answered = false;
-    for addr in &args.nodes {
-        let Ok(status) = get_json::<NodeStatus>(*addr, "/v1/status", LOOK_TIME_MAX).await else { continue };
-        answered = true;
-        if status.groups.iter().any(|group| group.name == args.group && group.role == ReplicaRole::Leader) {
-            return Ok(*addr);
-        }
-    }
-    let code = if answered { ExitCode::NotFound } else { ExitCode::Unreachable };
-    Err(anyhow::anyhow!("none of these nodes leads {}", args.group)).context(code)
 }

@@ -8,6 +8,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+/// What nodes of a lab, whose addresses are not loopback, want to be told.
+pub(super) const TOKEN: &str = "the-harness-and-nobody-else-may-call";
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The JSON that `addr` answers to a GET of `path`.
@@ -31,7 +33,9 @@ async fn request(method: &str, addr: SocketAddr, path: &str, limit: Duration) ->
     let exchange = async {
         let mut stream = TcpStream::connect(addr).await?;
         // HTTP/1.0 has no chunks, so what follows the empty line is the body.
-        let request = format!("{method} {path} HTTP/1.0\r\nHost: {addr}\r\nContent-Length: 0\r\n\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {addr}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;

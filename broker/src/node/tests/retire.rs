@@ -113,6 +113,15 @@ impl Cluster {
         self.running.insert(at, node);
     }
 
+    pub(super) fn http(&self, at: usize) -> SocketAddr {
+        self.options[&at].node.http_listen
+    }
+
+    /// Who may call a node from its next start on.
+    pub(super) fn set_tokens(&mut self, at: usize, tokens: crate::http::Tokens) {
+        self.options.get_mut(&at).unwrap().http.tokens = tokens;
+    }
+
     pub(super) fn group(&self, at: usize) -> &Arc<NodeGroup> {
         &self.running[&at].shared.groups[0]
     }
@@ -530,7 +539,7 @@ async fn the_flush_mode_is_the_clusters_and_changes_on_every_replica() {
     let at = usize::try_from(leader.node_id()).unwrap();
     let follower = 1 + at % 3;
     let refused = cluster.running[&follower].shared.set_flush(GROUP.to_owned(), FlushMode::Sync).await;
-    assert!(matches!(refused, Err(http::AdminError::Conflict(_))), "{refused:?}");
+    assert!(matches!(refused, Err(crate::http::AdminError::Conflict(_))), "{refused:?}");
     send(&leader, 1).await.unwrap();
     let changed = cluster.running[&at].shared.set_flush(GROUP.to_owned(), FlushMode::Sync).await.unwrap();
     assert!(changed.waiting_for.is_empty(), "{changed:?}");
