@@ -139,7 +139,7 @@ final class Env implements AutoCloseable {
     String topic(String kind, int queues, Map<String, String> attributes) throws Exception {
         String topic = name(kind);
         DefaultMQProducer admin = producer();
-        int groups = brokerNames(admin.fetchPublishMessageQueues(TEMPLATE_TOPIC)).size();
+        int groups = groups(admin);
         if (attributes.isEmpty()) {
             createTopic(admin, topic, queues);
         } else {
@@ -154,6 +154,11 @@ final class Env implements AutoCloseable {
             }
         });
         return topic;
+    }
+
+    /** How many broker groups there are. */
+    int groups(DefaultMQProducer client) throws Exception {
+        return brokerNames(client.fetchPublishMessageQueues(TEMPLATE_TOPIC)).size();
     }
 
     /** Waits until a topic is there that the broker makes. */
@@ -180,7 +185,7 @@ final class Env implements AutoCloseable {
     }
 
     /** The method's arguments differ between 4.x and 5.x. */
-    private static void createTopic(DefaultMQProducer admin, String topic, int queues) throws Exception {
+    static void createTopic(DefaultMQProducer admin, String topic, int queues) throws Exception {
         try {
             for (Method method : DefaultMQProducer.class.getMethods()) {
                 Class<?>[] types = method.getParameterTypes();

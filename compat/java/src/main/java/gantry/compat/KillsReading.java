@@ -13,29 +13,40 @@ import static gantry.compat.Kills.sendUntilOver;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.FutureTask;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Ways to read other than by push, while leaders are killed. */
+/** Ways to read other than by a plain push consumer, while leaders are killed. */
 final class KillsReading {
     private KillsReading() {
     }
 
     static void register(Map<String, Main.Scenario> scenarios) {
         scenarios.put("kills_pull", KillsReading::pull);
+        scenarios.put("kills_lite_pull", KillsReading::litePull);
+        scenarios.put("kills_push_filter", KillsReading::filter);
+        scenarios.put("kills_push_broadcast", KillsReading::broadcast);
+        scenarios.put("kills_orderly_retry", KillsReading::orderlyRetry);
         scenarios.put("kills_query", KillsReading::query);
         if (Popping.isKnown()) {
             scenarios.put("kills_pop", KillsReading::pop);
@@ -78,6 +89,112 @@ final class KillsReading {
             Thread.sleep(PACE_MS);
         }
         env.note(sending.get().texts().size() + " acknowledged, " + pulls + " pulls, " + read.values().stream().mapToInt(List::size).sum() + " messages");
+    }
+
+    /** A lite consumer that commits by itself is given everything. */
+    private static void litePull(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        DefaultLitePullConsumer consumer = env.litePullConsumer(env.name("g"));
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        DefaultMQProducer producer = env.producer();
+        FutureTask<Kills.Ledger> sending = new FutureTask<>(() -> sendUntilOver(producer, topic, "message"));
+        new Thread(sending).start();
+        Set<String> polled = new HashSet<>();
+        int messages = 0;
+        long deadline = Long.MAX_VALUE;
+        while (!sending.isDone() || !polled.containsAll(sending.get().texts())) {
+            if (sending.isDone() && deadline == Long.MAX_VALUE) {
+                deadline = System.nanoTime() + SETTLE_SECONDS * 1_000_000_000L;
+            }
+            check(System.nanoTime() < deadline, "not everything acknowledged was polled within " + SETTLE_SECONDS + " s");
+            for (MessageExt message : consumer.poll(500)) {
+                polled.add(text(message));
+                messages++;
+            }
+        }
+        equal(sending.get().texts(), new TreeSet<>(polled), "what was polled");
+        env.note(polled.size() + " acknowledged, " + messages + " polled");
+    }
+
+    /** Two groups, one that selects by an expression, one by tags: each is given all that it selects, and nothing else. */
+    private static void filter(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        Inbox byProperties = new Inbox();
+        DefaultMQPushConsumer first = env.pushConsumer(env.name("sql"));
+        first.subscribe(topic, MessageSelector.bySql("number BETWEEN 3 AND 5 OR kind = 'odd' AND number > 7"));
+        first.registerMessageListener(byProperties.concurrently());
+        first.start();
+        Inbox byTags = new Inbox();
+        DefaultMQPushConsumer second = env.pushConsumer(env.name("tags"));
+        second.subscribe(topic, "even || seven");
+        second.registerMessageListener(byTags.concurrently());
+        second.start();
+        DefaultMQProducer producer = env.producer();
+        Set<String> selected = new TreeSet<>();
+        Set<String> tagged = new TreeSet<>();
+        int sent = 0;
+        for (; !isOver(); sent++) {
+            int number = sent % 10;
+            Message message = message(topic, "message " + sent);
+            message.putUserProperty("number", Integer.toString(number));
+            message.putUserProperty("kind", number % 2 == 0 ? "even" : "odd");
+            message.setTags(number == 7 ? "seven" : number % 2 == 0 ? "even" : "odd");
+            Env.sent(again(() -> producer.send(message)));
+            if (number >= 3 && number <= 5 || number == 9) {
+                selected.add(text(message));
+            }
+            if (number % 2 == 0 || number == 7) {
+                tagged.add(text(message));
+            }
+            Thread.sleep(PACE_MS);
+        }
+        awaitAll(selected, byProperties, selected);
+        awaitAll(tagged, byTags, tagged);
+        env.note(sent + " acknowledged, " + byProperties.size() + " selected by properties, " + byTags.size() + " by tags");
+    }
+
+    /** Each member is given everything. */
+    private static void broadcast(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        String group = env.name("g");
+        List<Inbox> inboxes = List.of(new Inbox(), new Inbox());
+        for (Inbox inbox : inboxes) {
+            DefaultMQPushConsumer consumer = env.pushConsumer(group);
+            Pushing.setBroadcasting(consumer);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener(inbox.concurrently());
+            consumer.start();
+        }
+        Kills.Ledger ledger = sendUntilOver(env.producer(), topic, "message");
+        for (Inbox inbox : inboxes) {
+            awaitAll(ledger.texts(), inbox, ledger.texts());
+        }
+        env.note(ledger.texts().size() + " acknowledged, " + inboxes.get(0).size() + " and " + inboxes.get(1).size() + " delivered");
+    }
+
+    /** Some messages of an order fail at first: what comes behind them waits. */
+    private static void orderlyRetry(Env env) throws Exception {
+        String topic = again(() -> env.topic("t", 2));
+        Inbox done = new Inbox();
+        Map<String, Integer> failed = new ConcurrentHashMap<>();
+        DefaultMQPushConsumer consumer = env.pushConsumer(env.name("g"));
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch, ConsumeOrderlyContext context) -> {
+            String text = text(batch.get(0));
+            if (text.endsWith("7") && failed.merge(text, 1, Integer::sum) == 1) {
+                context.setSuspendCurrentQueueTimeMillis(50);
+                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+            }
+            return done.orderly().consumeMessage(batch, context);
+        });
+        consumer.start();
+        Kills.Ledger ledger = new Kills.Ledger();
+        int steps = Kills.sendSteps(env.producer(), topic, ledger);
+        awaitAll(ledger.texts(), done, ledger.texts());
+        Kills.checkSteps(done.messages(), steps);
+        check(!failed.isEmpty(), "no message failed at first");
+        env.note(ledger.texts().size() + " acknowledged, " + done.size() + " succeeded, " + failed.size() + " of them failed at first");
     }
 
     /** What was acknowledged is found by both ids and by its key, at its place, at once and at the end. */

@@ -156,7 +156,7 @@ final class Pushing {
 
     /** The enum's package differs between 4.x and 5.x. */
     @SuppressWarnings({"unchecked", "rawtypes"})
-    private static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
+    static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
         for (Method method : DefaultMQPushConsumer.class.getMethods()) {
             if (method.getName().equals("setMessageModel")) {
                 Class<? extends Enum> model = (Class<? extends Enum>) method.getParameterTypes()[0];
