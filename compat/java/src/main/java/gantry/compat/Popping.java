@@ -5,6 +5,7 @@ import static gantry.compat.Env.check;
 import static gantry.compat.Env.equal;
 import static gantry.compat.Env.message;
 import static gantry.compat.Env.sent;
+import static gantry.compat.Env.text;
 import static gantry.compat.Pushing.awaitCover;
 import static gantry.compat.Pushing.exactlyOnce;
 import static gantry.compat.Pushing.send;
@@ -16,10 +17,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -47,6 +51,7 @@ final class Popping {
     static void register(Map<String, Main.Scenario> scenarios) {
         if (isKnown()) {
             scenarios.put("pop_cluster", Popping::cluster);
+            scenarios.put("pop_orderly", Popping::orderly);
             scenarios.put("pop_retry", Popping::retry);
             scenarios.put("pop_timeout", Popping::timeout);
             scenarios.put("pop_dead_letters", Popping::deadLetters);
@@ -80,6 +85,31 @@ final class Popping {
         exactlyOnce(numbered(0, sent + 100), first, second);
         check(popped(first), "messages came without the property of a pop: this client pulls");
         env.note(first.size() + " and " + second.size() + " messages");
+    }
+
+    /**
+     * An orderly listener of a group in POP mode is given each order in its order, also when one of its messages fails at
+     * first. The client pulls for it.
+     */
+    private static void orderly(Env env) throws Exception {
+        Ground on = ground(env, 2, 16);
+        Inbox inbox = new Inbox();
+        Set<String> failed = ConcurrentHashMap.newKeySet();
+        for (int i = 0; i < 2; i++) {
+            DefaultMQPushConsumer consumer = popper(env, on.group());
+            consumer.subscribe(on.topic(), "*");
+            consumer.registerMessageListener((List<MessageExt> batch, ConsumeOrderlyContext context) -> {
+                if (text(batch.get(0)).endsWith(":7") && failed.add(text(batch.get(0)))) {
+                    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                }
+                return inbox.orderly().consumeMessage(batch, context);
+            });
+            consumer.start();
+        }
+        Pushing.sendOrdered(on.producer(), on.topic(), 0, 20);
+        Pushing.awaitOrdered(inbox, 20);
+        env.note(popped(inbox) ? "popped" : "pulled");
+        check(!failed.isEmpty(), "no message failed at first");
     }
 
     /** A message that fails comes again, each time after a pause and with its count, until it succeeds. */

@@ -195,7 +195,7 @@ final class Pushing {
 
     private static final int ORDERS = 8;
 
-    private static void sendOrdered(DefaultMQProducer producer, String topic, int fromStep, int toStep) throws Exception {
+    static void sendOrdered(DefaultMQProducer producer, String topic, int fromStep, int toStep) throws Exception {
         for (int step = fromStep; step < toStep; step++) {
             for (int order = 0; order < ORDERS; order++) {
                 sent(producer.send(message(topic, order + ":" + step), (queues, message, arg) -> queues.get((Integer) arg % queues.size()), order));
@@ -203,7 +203,7 @@ final class Pushing {
         }
     }
 
-    private static void awaitOrdered(Inbox inbox, int steps) throws Exception {
+    static void awaitOrdered(Inbox inbox, int steps) throws Exception {
         await(ORDERS * steps + " messages, of which " + inbox.size() + " are there", 60, () -> new HashSet<>(inbox.texts()).size() >= ORDERS * steps);
         Map<String, Integer> nextStep = new HashMap<>();
         for (MessageExt message : inbox.messages()) {
