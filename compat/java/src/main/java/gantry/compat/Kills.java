@@ -67,6 +67,7 @@ final class Kills {
         scenarios.put("kills_request_reply", Kills::requestReply);
         KillsReading.register(scenarios);
         KillsSending.register(scenarios);
+        KillsGroups.register(scenarios);
     }
 
     static boolean isOver() {

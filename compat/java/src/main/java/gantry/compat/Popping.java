@@ -16,7 +16,6 @@ import java.lang.reflect.Method;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -25,7 +24,6 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
-import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -34,7 +32,6 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Popping {
     /** The broker says who reads what when a member asks, every 20 s. */
     private static final int REBALANCE_SECONDS = 60;
-    private static final long ADMIN_TIMEOUT_MS = 5_000;
     /** The client's own pause before the first further try. */
     private static final long FIRST_PAUSE_MS = 10_000;
     /** The shortest that the client allows. */
@@ -251,29 +248,18 @@ final class Popping {
 
     /** Lets a group, which is made for it, pop from a topic on every broker: what mqadmin does with two commands. */
     static void popMode(DefaultMQProducer client, String topic, String group, int retries) throws Exception {
-        // The getter is spelled otherwise in 4.x.
-        MQClientInstance instance = (MQClientInstance) method(client.getDefaultMQProducerImpl(), "getmQClientFactory").invoke(client.getDefaultMQProducerImpl());
-        MQClientAPIImpl api = instance.getMQClientAPIImpl();
-        // The addresses of brokers come with a route.
-        instance.updateTopicRouteInfoFromNameServer(topic);
-        Set<String> masters = new TreeSet<>();
-        for (String broker : Env.brokerNames(client.fetchPublishMessageQueues(topic))) {
-            masters.add(instance.findBrokerAddressInPublish(broker));
-        }
-        for (String master : masters) {
-            Method create = method(api, "createSubscriptionGroup");
+        Leaders leaders = Leaders.of(client, topic);
+        MQClientAPIImpl api = leaders.api();
+        for (String leader : leaders.addresses()) {
+            Method create = Leaders.method(api, "createSubscriptionGroup");
             Object config = create.getParameterTypes()[1].getConstructor().newInstance();
             config.getClass().getMethod("setGroupName", String.class).invoke(config, group);
             config.getClass().getMethod("setRetryMaxTimes", int.class).invoke(config, retries);
-            call(create, api, master, config, ADMIN_TIMEOUT_MS);
-            Method set = method(api, "setMessageRequestMode");
+            call(create, api, leader, config, Leaders.TIMEOUT_MS);
+            Method set = Leaders.method(api, "setMessageRequestMode");
             Object pop = set.getParameterTypes()[3].getMethod("valueOf", String.class).invoke(null, "POP");
-            call(set, api, master, topic, group, pop, 8, ADMIN_TIMEOUT_MS);
+            call(set, api, leader, topic, group, pop, 8, Leaders.TIMEOUT_MS);
         }
-    }
-
-    private static Method method(Object target, String name) {
-        return List.of(target.getClass().getMethods()).stream().filter(m -> m.getName().equalsIgnoreCase(name)).findFirst().orElseThrow();
     }
 
     private static void call(Method method, Object target, Object... arguments) throws Exception {

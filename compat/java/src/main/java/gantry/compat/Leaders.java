@@ -1,0 +1,35 @@
+package gantry.compat;
+
+import java.lang.reflect.Method;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+
+/** What tools call: the client's own interface to brokers, and who leads the groups that a topic is in. */
+record Leaders(MQClientAPIImpl api, Set<String> addresses) {
+    static final long TIMEOUT_MS = 5_000;
+
+    /** Asks the name servers anew. */
+    static Leaders of(DefaultMQProducer client, String topic) throws Exception {
+        // The getter is spelled otherwise in 4.x.
+        MQClientInstance instance = (MQClientInstance) method(client.getDefaultMQProducerImpl(), "getmQClientFactory").invoke(client.getDefaultMQProducerImpl());
+        // The addresses of brokers come with a route.
+        instance.updateTopicRouteInfoFromNameServer(topic);
+        Set<String> addresses = new TreeSet<>();
+        for (String broker : Env.brokerNames(client.fetchPublishMessageQueues(topic))) {
+            String address = instance.findBrokerAddressInPublish(broker);
+            if (address == null) {
+                throw new IllegalStateException(broker + " has no leader");
+            }
+            addresses.add(address);
+        }
+        return new Leaders(instance.getMQClientAPIImpl(), addresses);
+    }
+
+    static Method method(Object target, String name) {
+        return List.of(target.getClass().getMethods()).stream().filter(m -> m.getName().equalsIgnoreCase(name)).findFirst().orElseThrow();
+    }
+}
