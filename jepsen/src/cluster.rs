@@ -57,6 +57,7 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// The network between them, if it is one that faults can touch.
     pub lab: Option<Lab>,
+    dir: PathBuf,
 }
 
 impl Cluster {
@@ -99,7 +100,7 @@ impl Cluster {
             let probe = layout.raft_addr(number);
             nodes.push(Node::new(name, NodeKind::Broker, command, log, probe, recorder));
         }
-        let mut cluster = Self { layout, nodes, lab };
+        let mut cluster = Self { layout, nodes, lab, dir: dir.to_owned() };
         for node in &mut cluster.nodes {
             let first: &[&str] = if node.kind == NodeKind::Broker { &["--bootstrap"] } else { &[] };
             node.start(first)?;
@@ -108,10 +109,34 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A broker's process, by number from 1.
-    pub fn broker(&mut self, number: u16) -> Option<&mut Node> {
-        let name = format!("n{number}");
+    /// A process, by name: `n1`, `ns1` and so on.
+    pub fn node(&mut self, name: &str) -> Option<&mut Node> {
         self.nodes.iter_mut().find(|node| node.name == name)
+    }
+
+    /// Deletes a directory of derived files in each replica of a broker, which does not run.
+    ///
+    /// # Errors
+    /// Some replica has none, or it cannot be deleted.
+    pub fn delete_derived(&self, number: u16, what: &str) -> Result<()> {
+        for group in 0..self.layout.shape.groups {
+            let dir = self.data_dir(number).join(group_name(group)).join(what);
+            std::fs::remove_dir_all(&dir).with_context(|| format!("deleting {}", dir.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes all that a broker has, which does not run.
+    ///
+    /// # Errors
+    /// It cannot be deleted.
+    pub fn delete_data(&self, number: u16) -> Result<()> {
+        let dir = self.data_dir(number);
+        std::fs::remove_dir_all(&dir).with_context(|| format!("deleting {}", dir.display()))
+    }
+
+    fn data_dir(&self, number: u16) -> PathBuf {
+        self.dir.join(format!("n{number}")).join("data")
     }
 
     /// Ends every process, brokers first.

@@ -8,12 +8,12 @@ mod network;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use self::network::Bad;
-use crate::cluster::{Cluster, group_name};
+use crate::cluster::{Cluster, Node, group_name, post};
 use crate::history::{Fault, FaultState, Note};
 use crate::recorder::Recorder;
 use crate::seed::{Seed, Stream};
@@ -21,6 +21,8 @@ use crate::seed::{Seed, Stream};
 /// Before a fault that the cluster must tolerate, it may take so long to be whole again.
 const WHOLE_TIME_MAX: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long one call that hands leadership over may take.
+const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A family of faults, as named on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -36,6 +38,12 @@ pub enum Family {
     Partition,
     /// Links of a leader or a follower that are slow, lose packets or answer with resets
     Links,
+    /// What operators do: leaderships handed over, nodes stopped and restarted in order, one after the other
+    Operate,
+    /// Name servers killed, one or all
+    Names,
+    /// A killed node that comes back without its queue files, its indexes, or anything
+    Loss,
 }
 
 impl Family {
@@ -78,6 +86,36 @@ pub enum Kind {
     LossyLeader,
     /// Alive, but its peer port answers with resets, as that of a dead process would.
     ResetLeader,
+    /// Asked to hand over all that it leads.
+    HandOver,
+    /// SIGTERM.
+    StopLeader,
+    StopFollower,
+    /// Every node stopped and started, the next one when the cluster is whole.
+    RollingRestart,
+    NameServerDown,
+    AllNameServersDown,
+    /// Killed, and its ConsumeQueues are deleted.
+    LoseQueues,
+    /// Killed, and its indexes are deleted.
+    LoseIndexes,
+    /// Killed, and everything it had is deleted; it comes back under another identity.
+    Wipe,
+}
+
+/// How a fault is installed and healed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    Kill,
+    Pause,
+    Network,
+    HandOver,
+    Stop,
+    RollingRestart,
+    NameServers,
+    /// Killed, and this is deleted below the directory of each group.
+    Delete(&'static str),
+    Wipe,
 }
 
 impl Kind {
@@ -104,6 +142,47 @@ impl Kind {
             Self::LossyFollower => "lossy-follower",
             Self::LossyLeader => "lossy-leader",
             Self::ResetLeader => "reset-leader",
+            Self::HandOver => "hand-over",
+            Self::StopLeader => "stop-leader",
+            Self::StopFollower => "stop-follower",
+            Self::RollingRestart => "rolling-restart",
+            Self::NameServerDown => "name-server-down",
+            Self::AllNameServersDown => "all-name-servers-down",
+            Self::LoseQueues => "lose-queues",
+            Self::LoseIndexes => "lose-indexes",
+            Self::Wipe => "wipe",
+        }
+    }
+
+    fn means(self) -> Means {
+        match self {
+            Self::KillLeader
+            | Self::KillFollower
+            | Self::KillRandom
+            | Self::KillMajority
+            | Self::KillAll
+            | Self::CrashLoop => Means::Kill,
+            Self::PauseLeader | Self::PauseFollower => Means::Pause,
+            Self::IsolateLeader
+            | Self::IsolateFollower
+            | Self::DeafLeader
+            | Self::MuteLeader
+            | Self::Bridge
+            | Self::FlappingLeader
+            | Self::CutOffLeader
+            | Self::NoClients
+            | Self::SlowFollower
+            | Self::SlowLeader
+            | Self::LossyFollower
+            | Self::LossyLeader
+            | Self::ResetLeader => Means::Network,
+            Self::HandOver => Means::HandOver,
+            Self::StopLeader | Self::StopFollower => Means::Stop,
+            Self::RollingRestart => Means::RollingRestart,
+            Self::NameServerDown | Self::AllNameServersDown => Means::NameServers,
+            Self::LoseQueues => Means::Delete("consumequeue"),
+            Self::LoseIndexes => Means::Delete("index"),
+            Self::Wipe => Means::Wipe,
         }
     }
 
@@ -113,31 +192,23 @@ impl Kind {
         !matches!(self, Self::KillMajority | Self::KillAll | Self::NoClients | Self::SlowLeader | Self::LossyLeader)
     }
 
-    fn is_of_network(self) -> bool {
-        matches!(
-            self,
-            Self::IsolateLeader
-                | Self::IsolateFollower
-                | Self::DeafLeader
-                | Self::MuteLeader
-                | Self::Bridge
-                | Self::FlappingLeader
-                | Self::CutOffLeader
-                | Self::NoClients
-                | Self::SlowFollower
-                | Self::SlowLeader
-                | Self::LossyFollower
-                | Self::LossyLeader
-                | Self::ResetLeader
-        )
-    }
-
-    fn is_pause(self) -> bool {
-        matches!(self, Self::PauseLeader | Self::PauseFollower)
+    /// The name of a target.
+    fn name_of(self, number: u16) -> String {
+        if self.means() == Means::NameServers { format!("ns{number}") } else { format!("n{number}") }
     }
 
     fn moves_leadership(self) -> bool {
-        matches!(self, Self::KillLeader | Self::KillMajority | Self::KillAll | Self::IsolateLeader | Self::CutOffLeader)
+        matches!(
+            self,
+            Self::KillLeader
+                | Self::KillMajority
+                | Self::KillAll
+                | Self::IsolateLeader
+                | Self::CutOffLeader
+                | Self::HandOver
+                | Self::StopLeader
+                | Self::RollingRestart
+        )
     }
 }
 
@@ -185,6 +256,9 @@ impl Plan {
             Family::Links => {
                 &[Kind::SlowFollower, Kind::SlowLeader, Kind::LossyFollower, Kind::LossyLeader, Kind::ResetLeader]
             }
+            Family::Operate => &[Kind::HandOver, Kind::StopLeader, Kind::StopFollower, Kind::RollingRestart],
+            Family::Names => &[Kind::NameServerDown, Kind::AllNameServersDown],
+            Family::Loss => &[Kind::LoseQueues, Kind::LoseIndexes, Kind::Wipe],
         };
         // A cut shorter than an election is worth nothing.
         let lasts = if family.needs_lab() { (1_000, 8_000) } else { (300, 4_000) };
@@ -228,7 +302,7 @@ pub async fn run(plan: &Plan, seed: Seed, cluster: &mut Cluster, recorder: &Reco
                 id: format!("f{nth}").into(),
                 kind: planned.kind.name().into(),
                 state,
-                target: target.iter().map(|number| format!("n{number}").into()).collect(),
+                target: target.iter().map(|number| planned.kind.name_of(*number).into()).collect(),
                 tolerable: planned.kind.is_tolerable(),
                 jump_ms: None,
                 why: why.into(),
@@ -242,7 +316,7 @@ pub async fn run(plan: &Plan, seed: Seed, cluster: &mut Cluster, recorder: &Reco
             }
         };
         let lasts = Duration::from_millis(planned.lasts_ms);
-        if planned.kind.is_of_network() {
+        if planned.kind.means() == Means::Network {
             let (lab, layout) =
                 (cluster.lab.as_mut().context("a fault of a network that is not ours")?, &cluster.layout);
             let target = *targets.first().context("a fault without a target")?;
@@ -273,7 +347,7 @@ pub async fn run(plan: &Plan, seed: Seed, cluster: &mut Cluster, recorder: &Reco
 async fn aim(kind: Kind, cluster: &Cluster, stream: &mut Stream) -> Result<Vec<u16>, String> {
     let layout = &cluster.layout;
     let shape = layout.shape;
-    if kind.is_tolerable() || kind.is_of_network() {
+    if kind.is_tolerable() || kind.means() == Means::Network {
         await_whole(cluster).await?;
     }
     let all: Vec<u16> = (1..=shape.brokers).collect();
@@ -291,19 +365,30 @@ async fn aim(kind: Kind, cluster: &Cluster, stream: &mut Stream) -> Result<Vec<u
         | Kind::NoClients
         | Kind::SlowLeader
         | Kind::LossyLeader
-        | Kind::ResetLeader => vec![leader.ok_or_else(|| format!("{group} has no leader"))?],
-        Kind::KillFollower | Kind::PauseFollower | Kind::IsolateFollower | Kind::SlowFollower | Kind::LossyFollower => {
+        | Kind::ResetLeader
+        | Kind::HandOver
+        | Kind::StopLeader => vec![leader.ok_or_else(|| format!("{group} has no leader"))?],
+        Kind::KillFollower
+        | Kind::PauseFollower
+        | Kind::IsolateFollower
+        | Kind::SlowFollower
+        | Kind::LossyFollower
+        | Kind::StopFollower => {
             let leader = leader.ok_or_else(|| format!("{group} has no leader"))?;
             let followers: Vec<u16> = all.iter().copied().filter(|number| *number != leader).collect();
             vec![stream.pick(&followers).copied().ok_or("there is no follower")?]
         }
-        Kind::KillRandom | Kind::CrashLoop | Kind::Bridge => vec![any(stream)],
+        Kind::KillRandom | Kind::CrashLoop | Kind::Bridge | Kind::LoseQueues | Kind::LoseIndexes | Kind::Wipe => {
+            vec![any(stream)]
+        }
+        Kind::NameServerDown => vec![u16::try_from(stream.between(1, shape.name_servers.into())).unwrap_or(1)],
+        Kind::AllNameServersDown => (1..=shape.name_servers).collect(),
         Kind::KillMajority => {
             let spared = any(stream);
             let others = all.iter().copied().filter(|number| *number != spared);
             others.take(usize::from(shape.brokers / 2 + 1)).collect()
         }
-        Kind::KillAll => all,
+        Kind::KillAll | Kind::RollingRestart => all,
     })
 }
 
@@ -330,18 +415,51 @@ async fn await_whole(cluster: &Cluster) -> Result<(), String> {
 async fn install(kind: Kind, targets: &[u16], cluster: &mut Cluster, stream: &mut Stream) -> Result<Duration> {
     let mut slowest = Duration::ZERO;
     for number in targets {
-        let node = cluster.broker(*number).context("a target that is no broker")?;
-        let seen = if kind.is_pause() { node.pause().await? } else { node.kill().await? };
+        let seen = match kind.means() {
+            Means::Pause => node(kind, *number, cluster)?.pause().await?,
+            Means::Stop => node(kind, *number, cluster)?.terminate().await?,
+            Means::HandOver => hand_over(*number, cluster).await?,
+            Means::RollingRestart => {
+                let seen = node(kind, *number, cluster)?.terminate().await?;
+                node(kind, *number, cluster)?.start(&[])?;
+                await_whole(cluster).await.map_err(anyhow::Error::msg)?;
+                seen
+            }
+            Means::Kill | Means::NameServers | Means::Delete(_) | Means::Wipe | Means::Network => {
+                node(kind, *number, cluster)?.kill().await?
+            }
+        };
         slowest = slowest.max(seen);
         if kind == Kind::CrashLoop {
             for _ in 0..3 {
+                let node = node(kind, *number, cluster)?;
                 node.start(&[])?;
                 tokio::time::sleep(Duration::from_millis(stream.between(5, 400))).await;
                 slowest = slowest.max(node.kill().await?);
             }
         }
+        match kind.means() {
+            Means::Delete(what) => cluster.delete_derived(*number, what)?,
+            Means::Wipe => cluster.delete_data(*number)?,
+            _ => {}
+        }
     }
     Ok(slowest)
+}
+
+/// Asks a broker to hand over all that it leads, until others are seen to lead it.
+async fn hand_over(number: u16, cluster: &Cluster) -> Result<Duration> {
+    let (layout, begun) = (&cluster.layout, Instant::now());
+    for group in (0..layout.shape.groups).map(group_name) {
+        while layout.leader_of(&group).await == Some(number) {
+            ensure!(begun.elapsed() < WHOLE_TIME_MAX, "n{number} still leads {group}");
+            let path = format!("/v1/groups/{group}/transfer-leader");
+            // Refused where no replica is ready to lead; asked again until one does.
+            let _ = post(layout.http_addr(number), &path, HAND_OVER_TIME_MAX).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+    Ok(begun.elapsed())
 }
 
 /// Starts or resumes the targets, in any order.
@@ -349,15 +467,20 @@ async fn heal(kind: Kind, targets: &[u16], cluster: &mut Cluster, stream: &mut S
     let mut left = targets.to_vec();
     while !left.is_empty() {
         let nth = usize::try_from(stream.below(left.len() as u64)).unwrap_or_default();
-        let node = cluster.broker(left.swap_remove(nth)).context("a target that is no broker")?;
-        if kind.is_pause() {
+        let node = node(kind, left.swap_remove(nth), cluster)?;
+        if kind.means() == Means::Pause {
             node.resume()?;
         } else if !node.is_running() {
-            node.start(&[])?;
+            node.start(if kind == Kind::Wipe { &["--rejoin"] } else { &[] })?;
         }
         tokio::time::sleep(Duration::from_millis(stream.below(200))).await;
     }
     Ok(())
+}
+
+fn node(kind: Kind, number: u16, cluster: &mut Cluster) -> Result<&mut Node> {
+    let name = kind.name_of(number);
+    cluster.node(&name).with_context(|| format!("there is no {name}"))
 }
 
 #[cfg(test)]
@@ -376,5 +499,8 @@ mod tests {
         let last = plan.faults.last().unwrap();
         assert!(last.at_ms + last.lasts_ms <= 60_000);
         assert!(Plan::drawn(Seed(1), Family::None, main).faults.is_empty());
+        for family in [Family::Operate, Family::Names, Family::Loss] {
+            assert!(!Plan::drawn(Seed(1), family, main).faults.is_empty(), "{family:?}");
+        }
     }
 }

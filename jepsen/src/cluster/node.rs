@@ -126,17 +126,29 @@ impl Node {
     /// # Errors
     /// There is no process, it does not end, or its port still answers.
     pub async fn kill(&mut self) -> Result<Duration> {
+        self.end_by(Signal::KILL).await
+    }
+
+    /// SIGTERM: the process hands over, and ends when it is done. The same as [`Node::kill`] otherwise.
+    ///
+    /// # Errors
+    /// There is no process, it does not end, or its port still answers.
+    pub async fn terminate(&mut self) -> Result<Duration> {
+        self.end_by(Signal::TERM).await
+    }
+
+    async fn end_by(&mut self, signal: Signal) -> Result<Duration> {
         let begun = Instant::now();
         let running = self.running.as_ref().filter(|running| running.ended.borrow().is_none());
         let running = running.with_context(|| format!("{} does not run", self.name))?;
         running.ordered.store(true, Ordering::SeqCst);
-        kill_process(running.pid, Signal::KILL).with_context(|| format!("killing {}", self.name))?;
+        kill_process(running.pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))?;
         self.await_end(END_TIME_MAX).await?;
         match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(self.probe)).await {
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(begun.elapsed()),
-            Ok(Err(error)) => bail!("{} is killed, but {} answers {error}", self.name, self.probe),
-            Ok(Ok(_)) => bail!("{} is killed, but somebody accepts on {}", self.name, self.probe),
-            Err(_) => bail!("{} is killed, but {} does not refuse", self.name, self.probe),
+            Ok(Err(error)) => bail!("{} has ended, but {} answers {error}", self.name, self.probe),
+            Ok(Ok(_)) => bail!("{} has ended, but somebody accepts on {}", self.name, self.probe),
+            Err(_) => bail!("{} has ended, but {} does not refuse", self.name, self.probe),
         }
     }
 
