@@ -15,13 +15,17 @@
 
 mod access;
 mod change;
+mod cluster;
 mod error;
+mod events;
+mod lead;
 mod metrics;
 mod once;
 mod openapi;
 mod place;
 mod recovery;
 mod status;
+mod topics;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -44,13 +48,21 @@ use utoipa_axum::routes;
 pub use access::{Role, TokenHash, Tokens, hash_token};
 use change::DryRun;
 pub use change::{Changed, Plan};
+pub use cluster::{ClusterStatus, GroupView, NodeView, ReplicaView};
 pub use error::{AdminError, ErrorBody};
+pub use events::{Event, EventKind, Events};
+pub use lead::{BalanceReport, DrainStatus, Move};
 pub use metrics::{MetricFamily, MetricsText};
 pub use place::Place;
 pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
-    NodeStatus, ReplayStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus,
+    NodeStatus, ReplayStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus, SyncStatus,
+};
+
+pub use topics::{
+    ConsumedQueue, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, Deleted, ListQuery, Page, Perm,
+    QueueView, ResetOffset, ResetOrder, ResetPlan, ResetQueue, ResetTo, TopicDetails, TopicSpec, TopicView,
 };
 
 use crate::peer::{AdminCall, AdminHandler, AdminReply, ForwardError};
@@ -98,6 +110,68 @@ pub trait Admin: Send + Sync + 'static {
         to: Option<String>,
         dry_run: bool,
     ) -> BoxFuture<'static, Result<LeaderStatus, AdminError>>;
+
+    /// A page of the topics of `group`, which this node leads.
+    ///
+    /// # Errors
+    /// If the group does not run here.
+    fn topics(&self, group: &str, query: &ListQuery) -> Result<Page<TopicView>, AdminError>;
+
+    /// One topic.
+    fn topic(&self, group: String, topic: String) -> BoxFuture<'static, Result<TopicDetails, AdminError>>;
+
+    /// Creates or changes a topic.
+    fn put_topic(
+        &self,
+        group: String,
+        topic: String,
+        spec: TopicSpec,
+    ) -> BoxFuture<'static, Result<TopicDetails, AdminError>>;
+
+    /// Deletes a topic.
+    fn delete_topic(&self, group: String, topic: String) -> BoxFuture<'static, Result<(), AdminError>>;
+
+    /// A page of consumer groups.
+    ///
+    /// # Errors
+    /// If the group does not run here.
+    fn consumer_groups(&self, group: &str, query: &ListQuery) -> Result<Page<ConsumerGroupView>, AdminError>;
+
+    /// One consumer group.
+    ///
+    /// # Errors
+    /// If the broker group does not run here, or has no such consumer group.
+    fn consumer_group(&self, group: &str, consumer: &str) -> Result<ConsumerGroupDetails, AdminError>;
+
+    /// Creates or changes a consumer group.
+    fn put_consumer_group(
+        &self,
+        group: String,
+        consumer: String,
+        spec: ConsumerGroupSpec,
+    ) -> BoxFuture<'static, Result<ConsumerGroupDetails, AdminError>>;
+
+    /// Deletes a consumer group and its offsets.
+    fn delete_consumer_group(&self, group: String, consumer: String) -> BoxFuture<'static, Result<(), AdminError>>;
+
+    /// Moves the offsets of a consumer group, or only says how.
+    fn reset(
+        &self,
+        group: String,
+        consumer: String,
+        order: ResetOrder,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<ResetPlan, AdminError>>;
+
+    /// What this node saw in the last hour, the oldest first.
+    fn events(&self) -> Vec<Event>;
+
+    /// The groups that this node leads.
+    fn leads(&self) -> Vec<String>;
+
+    /// Has this node lead nothing from now on as long as others can, or lets it lead again. Waits until leadership has
+    /// moved, for a bounded time.
+    fn set_drained(&self, drained: bool) -> BoxFuture<'static, Result<DrainStatus, AdminError>>;
 
     /// The operator says that the node's clock is right.
     fn accept_clock(&self) -> BoxFuture<'static, RetentionStatus>;
@@ -183,17 +257,24 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .routes(routes!(live))
         .routes(routes!(ready))
         .routes(routes!(metrics_text))
-        .merge(openapi::routes());
+        .merge(openapi::routes())
+        .merge(cluster::routes())
+        .merge(events::routes());
+    let changes = lead::routes();
+    let named_node = lead::named_node_routes().merge(events::named_node_routes());
     let about_a_node =
         OpenApiRouter::new().routes(routes!(node_status)).routes(routes!(accept_clock)).merge(recovery::node_routes());
-    let at_leader = OpenApiRouter::new().routes(routes!(transfer_leader)).merge(recovery::leader_routes());
-    here.merge(
-        openapi::answered_by_node(about_a_node)
-            .route_layer(middleware::from_fn(once::check))
-            .route_layer(middleware::from_fn(place::at_node)),
-    )
-    .merge(at_leader.route_layer(middleware::from_fn(once::check)).route_layer(middleware::from_fn(place::at_leader)))
-    .split_for_parts()
+    let at_leader = OpenApiRouter::new()
+        .routes(routes!(transfer_leader))
+        .merge(recovery::leader_routes())
+        .merge(topics::leader_routes());
+    let about_a_node = openapi::answered_by_node(about_a_node);
+    let once = || middleware::from_fn(once::check);
+    here.merge(changes.route_layer(once()))
+        .merge(about_a_node.route_layer(once()).route_layer(middleware::from_fn(place::at_node)))
+        .merge(named_node.route_layer(once()).route_layer(middleware::from_fn(place::at_named_node)))
+        .merge(at_leader.route_layer(once()).route_layer(middleware::from_fn(place::at_leader)))
+        .split_for_parts()
 }
 
 /// Writes down who changed what.

@@ -19,6 +19,8 @@
 
 mod damaged;
 mod descriptors;
+mod drain;
+mod events;
 mod failure;
 mod flush;
 mod group;
@@ -28,12 +30,13 @@ mod rejoin;
 mod replay;
 mod retention;
 mod status;
+mod topics;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -42,6 +45,8 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::drain::Drain;
+use self::events::EventLog;
 use self::group::NodeGroup;
 use self::retention::NodeRetention;
 use crate::config::Options;
@@ -189,6 +194,8 @@ pub struct Node {
 
 /// What HTTP, tasks and the node itself look at.
 struct Shared {
+    /// For calls that go on after their caller has left.
+    own: Weak<Self>,
     options: Options,
     groups: Vec<Arc<NodeGroup>>,
     registration: RegistrationHandle,
@@ -198,6 +205,8 @@ struct Shared {
     /// Milliseconds plus one; 0: not yet.
     ready_after: AtomicU64,
     retention: Arc<NodeRetention>,
+    events: EventLog,
+    drain: Drain,
     /// The first failure of a group.
     failure: watch::Sender<Option<String>>,
 }
@@ -248,7 +257,8 @@ impl Node {
         let clock = WatchedClock::open(options.node.data_dir.join("clock"));
         let pressure = pressure_probe(groups.clone());
         let retention = NodeRetention::new(options.retention.clone(), clock, start.started, pressure);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|own| Shared {
+            own: own.clone(),
             groups,
             registration: registration.handle(),
             hub: hub.clone(),
@@ -257,6 +267,8 @@ impl Node {
             ready_after: AtomicU64::new(0),
             failure: watch::Sender::new(None),
             retention: Arc::new(retention),
+            events: EventLog::new(&options.node.name),
+            drain: Drain::open(&options.node.data_dir),
             options,
         });
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
@@ -286,6 +298,8 @@ impl Node {
                 *node.shared.state.lock() = NodeState::Running;
                 tracing::info!(after = ?start.started.elapsed(), "every replica runs");
                 node.spawn(note_ready(Arc::clone(&node.shared)));
+                let watched = Arc::clone(&node.shared);
+                node.spawn(async move { match events::watch(watched).await {} });
                 let (retention, groups) = (Arc::clone(&node.shared.retention), node.shared.groups.clone());
                 node.spawn(async move { retention.run(&groups).await });
                 Ok(node)
@@ -359,6 +373,8 @@ impl Node {
             registration: self.registration.handle(),
             retention_time: self.shared.options.retention.time,
             drop_expired: self.shared.retention.wanted(),
+            events: self.shared.events.clone(),
+            drained: self.shared.drain.subscribe(),
         };
         let mut starting = tokio::task::JoinSet::new();
         for group in &self.shared.groups {

@@ -269,6 +269,12 @@ impl PeerHub {
         self.0.other_nodes()
     }
 
+    /// The same, and whether a connection to each stands.
+    #[must_use]
+    pub fn reachable(&self) -> BTreeMap<String, bool> {
+        self.0.reachable()
+    }
+
     /// Has another node answer a call of the HTTP side.
     ///
     /// # Errors

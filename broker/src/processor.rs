@@ -87,6 +87,7 @@ use crate::sequencer::Sequencer;
 use crate::state_machine::{StateMachine, StateReader};
 use crate::store::{ArrivalListener, MessageStore};
 
+pub(crate) use self::admin_group::Reset;
 pub use self::filter::{MessageFilter, SqlFilter};
 pub use self::transaction::TransactionSettings;
 pub use self::waiting::DelayedMessages;

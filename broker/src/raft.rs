@@ -56,6 +56,7 @@ use self::network::Network;
 use self::proposal_gate::ProposalGate;
 use self::read_index::ReadIndex;
 use self::replace::Replacing;
+use self::role::Gaps;
 pub use self::role::Role;
 use self::room::Room;
 use self::service::{Heard, Service, Silence};
@@ -162,6 +163,7 @@ struct Inner<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> {
     hub: PeerHub,
     options: GroupRaftOptions,
     role: tokio_watch::Sender<Role>,
+    gaps: Arc<parking_lot::Mutex<Gaps>>,
     read_index: Arc<ReadIndex<SM>>,
     hand_over: HandOver<SM>,
     replacing: Arc<Replacing<SM>>,
@@ -260,6 +262,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         hub.set_service(&identity.group, Some(service));
         let gate = Arc::new(ProposalGate::default());
         let hand_over = HandOver { raft: raft.clone(), gate, timing: options.timing };
+        let gaps = Arc::new(parking_lot::Mutex::new(Gaps::default()));
         let watcher = Watcher {
             raft: raft.clone(),
             hand_over: hand_over.clone(),
@@ -268,6 +271,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             timing: options.timing,
             preferred: options.preferred_leader.clone(),
             role: role.clone(),
+            gaps: Arc::clone(&gaps),
             fitness: Arc::clone(&fitness),
             far_behind: far_behind.clone(),
         };
@@ -282,6 +286,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             hub,
             options,
             role,
+            gaps,
             read_index,
             hand_over,
             replacing,
@@ -318,6 +323,12 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     #[must_use]
     pub fn role(&self) -> tokio_watch::Receiver<Role> {
         self.0.role.subscribe()
+    }
+
+    /// How long there was no leader that answers, the last time there was none, and the term that ended it.
+    #[must_use]
+    pub fn last_gap(&self) -> Option<(u64, Duration)> {
+        self.0.gaps.lock().last()
     }
 
     /// Whether a leader was heard lately. The role goes by the vote, which may name one that is long gone.
@@ -415,12 +426,33 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.hand_over.to(to, Urgency::Calm).await
     }
 
-    /// Who would lead after [`GroupRaft::transfer_leader`].
+    /// Whom to hand leadership to: `to`, or the voter that misses least, if it says that it would lead.
     ///
     /// # Errors
-    /// If this replica does not lead, or there is nobody to hand over to.
-    pub fn next_leader(&self, to: Option<u64>) -> Result<u64, AdminError> {
-        self.0.hand_over.successor(to)
+    /// If this replica does not lead, or there is nobody who would.
+    pub async fn next_leader(&self, to: Option<u64>) -> Result<u64, AdminError> {
+        let best = self.0.hand_over.successor(to)?;
+        let mut candidates = vec![best];
+        if to.is_none() {
+            let metrics = self.0.raft.metrics().borrow_watched().clone();
+            candidates.extend(watch::by_progress(&metrics).into_iter().filter(|voter| *voter != best));
+        }
+        let mut refused = String::new();
+        for candidate in candidates {
+            if candidate == self.node_id() {
+                return Ok(candidate);
+            }
+            match watch::would_lead(self.0.hub.hub(), self.group(), candidate).await {
+                Ok(true) => return Ok(candidate),
+                Ok(false) => {
+                    refused = format!(
+                        "node {candidate} would not lead: it is drained, about to stop, or its disk or log is in trouble"
+                    );
+                }
+                Err(reason) => refused = format!("node {candidate} does not answer: {reason}"),
+            }
+        }
+        Err(AdminError::Refused(refused))
     }
 
     /// Says whether a reason not to lead holds. While one does, a leader hands over to a voter that would lead, if there

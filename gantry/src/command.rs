@@ -1,6 +1,7 @@
 //! The tools of an operator: one file a noun.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod flush;
 pub(crate) mod group;
 pub(crate) mod msg;

@@ -60,6 +60,9 @@ enum Command {
     Dev(dev::DevArgs),
     /// Show name servers, brokers and who leads
     Status,
+    /// The cluster as its nodes see it, and who leads what
+    #[command(subcommand)]
+    Cluster(command::cluster::ClusterCommand),
     /// Topics
     #[command(subcommand)]
     Topic(command::topic::TopicCommand),
@@ -124,6 +127,7 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
         Command::Namesrv(args) => namesrv_command::run(args),
         Command::Dev(args) => dev::run(args, format),
         Command::Status => runtime()?.block_on(command::status::run(cluster, format)),
+        Command::Cluster(command) => runtime()?.block_on(command::cluster::run(command, format)),
         Command::Topic(command) => runtime()?.block_on(command::topic::run(command, cluster, format)),
         Command::Group(command) => runtime()?.block_on(command::group::run(command, cluster, format)),
         Command::Send(args) => runtime()?.block_on(command::send::run(args, cluster, format)),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Extension, Request};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
@@ -118,21 +118,35 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Carries a call that changes something out, unless its key says that this was done.
-pub(super) async fn check(Extension(kept): Extension<Kept>, request: Request, next: Next) -> Response {
-    let Some(key) = request.headers().get(IDEMPOTENCY_KEY) else { return next.run(request).await };
-    if request.method().is_safe() || place::is_dry_run(request.uri()) {
-        return next.run(request).await;
-    }
+/// The key of a call, if it has one.
+pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, Box<Response>> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
     let is_allowed = |key: &str| (1..=KEY_BYTES_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic());
-    let Some(key) = key.to_str().ok().filter(|key| is_allowed(key)).map(ToOwned::to_owned) else {
-        return ErrorBody::answer(
+    match key.to_str().ok().filter(|key| is_allowed(key)) {
+        Some(key) if keys.next().is_none() => Ok(Some(key.to_owned())),
+        _ => Err(Box::new(ErrorBody::answer(
             StatusCode::BAD_REQUEST,
             "invalid_key",
-            format!("an Idempotency-Key has 1 to {KEY_BYTES_MAX} visible ASCII characters"),
+            format!("there is one Idempotency-Key, and it has 1 to {KEY_BYTES_MAX} visible ASCII characters"),
             "use a new random one for each thing to be done",
-        );
+        ))),
+    }
+}
+
+/// Carries a call that changes something out, unless its key says that this was done.
+pub(super) async fn check(Extension(kept): Extension<Kept>, request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    let key = match key_of(request.headers()) {
+        Ok(Some(key)) => key,
+        Ok(None) => return next.run(request).await,
+        Err(refused) => return *refused,
     };
+    if place::is_dry_run(request.uri()) {
+        return next.run(request).await;
+    }
     let (parts, body) = request.into_parts();
     let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await else { return place::too_large() };
     let mut hash = Sha256::new();

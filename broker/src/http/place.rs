@@ -3,7 +3,7 @@
 //! | Call | Answered by |
 //! | --- | --- |
 //! | about the leader's work | the leader of its group; during an election it waits, for a bounded time |
-//! | about one node | that node: `?node=NAME`, or the one that was called |
+//! | about one node | that node: `{node}` in the path, `?node=NAME`, or the one that was called |
 //! | everything else | the node that was called |
 //!
 //! A call is passed on once. Who gets one that is for somebody else says so, and nothing was done.
@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use super::error::{AdminError, ELSEWHERE, ErrorBody};
-use super::once::IDEMPOTENCY_KEY;
+use super::once::{self, IDEMPOTENCY_KEY};
 use super::{Admin, BODY_BYTES_MAX};
 use crate::peer::{AdminCall, AdminReply, ForwardError};
 
@@ -154,6 +154,20 @@ pub(super) async fn at_node(Extension(admin): Extension<Arc<dyn Admin>>, mut req
     }
 }
 
+/// For calls about `{node}`.
+pub(super) async fn at_named_node(
+    Extension(admin): Extension<Arc<dyn Admin>>,
+    Path(params): Path<HashMap<String, String>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let wanted = params.get("node").cloned().unwrap_or_default();
+    if wanted == admin.node() {
+        return next.run(request).await;
+    }
+    pass_to_node(&*admin, wanted, request).await
+}
+
 async fn pass_to_node(admin: &dyn Admin, node: String, request: Request) -> Response {
     if request.extensions().get::<PassedOn>().is_some() {
         return AdminError::NotHere(format!("node {} is not node {node}", admin.node())).into_response();
@@ -204,6 +218,10 @@ fn unknown(call: &AdminCall, node: &str, error: &ForwardError) -> AdminError {
 
 async fn to_call(request: Request) -> Result<AdminCall, Response> {
     let (parts, body) = request.into_parts();
+    let idempotency_key = match parts.method.is_safe() {
+        true => String::new(),
+        false => once::key_of(&parts.headers).map_err(|refused| *refused)?.unwrap_or_default(),
+    };
     let body = to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| too_large())?;
     let text = |name: &str| {
         let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
@@ -213,7 +231,7 @@ async fn to_call(request: Request) -> Result<AdminCall, Response> {
         method: parts.method.to_string(),
         target: parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
         authorization: text(header::AUTHORIZATION.as_str()),
-        idempotency_key: text(IDEMPOTENCY_KEY),
+        idempotency_key,
         content_type: text(header::CONTENT_TYPE.as_str()),
         body,
     })

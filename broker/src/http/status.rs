@@ -48,6 +48,23 @@ pub struct NodeStatus {
     pub name_servers: Vec<NameServerStatus>,
     /// How long messages stay.
     pub retention: RetentionStatus,
+    /// It leads nothing as long as others can.
+    #[serde(default)]
+    pub drained: bool,
+    /// The number of its process.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+/// How long syncs of a log took since it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SyncStatus {
+    /// How many there were.
+    pub count: u64,
+    /// On average, in microseconds.
+    pub mean_us: u64,
+    /// 99 of 100 took at most so long, in microseconds; none if that is longer than 2.5 s.
+    pub p99_us: Option<u64>,
 }
 
 /// How long messages stay on a node.
@@ -126,6 +143,12 @@ pub struct GroupStatus {
     pub term: u64,
     /// Who leads, if known.
     pub leader: Option<LeaderStatus>,
+    /// The node that leads whenever it can.
+    #[serde(default)]
+    pub preferred_leader: Option<String>,
+    /// How long syncs of the log take.
+    #[serde(default)]
+    pub sync: Option<SyncStatus>,
     /// Last entry in the log.
     pub last: Option<u64>,
     /// Last entry known to be on this node's disk.

@@ -14,6 +14,7 @@ use remoting::Handler;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::damaged::{Halted, describe_failure};
+use super::events::{EventLog, Leadership};
 use super::late_handler::LateHandler;
 use super::rejoin::{self, Former};
 use super::{StartError, StartOptions, failure, flush, recover, replay};
@@ -57,6 +58,8 @@ pub(super) struct Context {
     pub(super) registration: RegistrationHandle,
     pub(super) retention_time: Duration,
     pub(super) drop_expired: Arc<Notify>,
+    pub(super) events: EventLog,
+    pub(super) drained: watch::Receiver<bool>,
 }
 
 pub(super) struct NodeGroup {
@@ -214,7 +217,7 @@ impl NodeGroup {
     }
 
     /// The preferred leader, by its node's name.
-    fn preferred_node(&self) -> Option<String> {
+    pub(super) fn preferred_node(&self) -> Option<String> {
         let id = self.options.preferred_leader?;
         self.options.members.iter().find(|member| member.id == id).map(|member| member.node.clone())
     }
@@ -332,7 +335,8 @@ impl NodeGroup {
                             None => return reason,
                         },
                         never = self.follow_pace(&running) => match never {},
-                        () = self.follow_role(&running, &context.registration) => return "replica has stopped".to_owned(),
+                        never = follow_drain(&running, context.drained.clone()) => match never {},
+                        () = self.follow_role(&running, &context) => return "replica has stopped".to_owned(),
                         never = rejoin::until_voter(self, &context, &running) => match never {},
                         never = flush::follow(self, &context, &running) => match never {},
                         reason = context.hub.outcast(self.name()) => {
@@ -660,13 +664,19 @@ impl NodeGroup {
         replay::announce(|| self.replaying(), |line| tracing::info!(group = self.name(), "{line}")).await
     }
 
-    /// Tells the name servers whenever the role changes, until the replica stops.
-    async fn follow_role(&self, running: &Running, registration: &RegistrationHandle) {
+    /// Tells the name servers whenever the role changes, and keeps it as an event, until the replica stops.
+    async fn follow_role(&self, running: &Running, context: &Context) {
         let mut role = running.raft.role();
+        let mut leadership = Leadership::default();
         loop {
             let now = role.borrow_and_update().clone();
             tracing::info!(group = self.name(), role = %describe(&now), "role");
-            registration.changed();
+            context.registration.changed();
+            let gap = running.raft.last_gap();
+            let seen = leadership.follow(self.name(), &context.node.name, &now, gap);
+            if let Some(seen) = seen {
+                context.events.note(seen);
+            }
             if role.changed().await.is_err() {
                 return;
             }
@@ -741,6 +751,16 @@ impl NodeGroup {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(group = self.name(), %error, "log is not closed cleanly"),
             Err(error) => tracing::error!(group = self.name(), %error, "closing the log panicked"),
+        }
+    }
+}
+
+/// Lets others lead while the node is drained.
+async fn follow_drain(running: &Running, mut drained: watch::Receiver<bool>) -> Infallible {
+    loop {
+        running.raft.set_unfit(Unfit::Drained, *drained.borrow_and_update());
+        if drained.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

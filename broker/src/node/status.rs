@@ -9,16 +9,21 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::group::{NodeGroup, Order};
-use super::{flush, recover};
+use super::{flush, recover, topics};
 use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, DamageStatus, DiskStatus, FlushMode, FlushStatus, GroupStatus, LeaderStatus, LogStatus,
-    LossReport, MemberStatus, MetricsText, NodeState, NodeStatus, Place, RecoverOrder, RecoveryStatus, ReplayStatus,
-    ReplicaRole, RetentionStatus, ScrubStatus,
+    Admin, AdminError, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, DamageStatus, DiskStatus,
+    DrainStatus, Event, FlushMode, FlushStatus, GroupStatus, LeaderStatus, ListQuery, LogStatus, LossReport,
+    MemberStatus, MetricsText, NodeState, NodeStatus, Page, Place, RecoverOrder, RecoveryStatus, ReplayStatus,
+    ReplicaRole, ResetOrder, ResetPlan, RetentionStatus, ScrubStatus, SyncStatus, TopicDetails, TopicSpec, TopicView,
 };
 use crate::peer::{AdminCall, AdminReply, ForwardError};
 use crate::raft::{self, GroupMetrics, Role};
 use crate::store::ReplayProgress;
+
+/// How long a call to drain the node waits for its leaderships to move, and how often it looks.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 impl Admin for Shared {
     fn node(&self) -> String {
@@ -73,7 +78,84 @@ impl Admin for Shared {
             groups,
             name_servers: self.registration.status(),
             retention: self.retention.status(),
+            drained: self.drain.is_on(),
+            pid: std::process::id(),
         }
+    }
+
+    fn topics(&self, group: &str, query: &ListQuery) -> Result<Page<TopicView>, AdminError> {
+        Ok(topics::list(&*self.running(group)?, query))
+    }
+
+    fn topic(&self, group: String, topic: String) -> BoxFuture<'static, Result<TopicDetails, AdminError>> {
+        let running = self.running(&group);
+        Box::pin(async move { topics::details(&*running?, &topic) })
+    }
+
+    fn put_topic(
+        &self,
+        group: String,
+        topic: String,
+        spec: TopicSpec,
+    ) -> BoxFuture<'static, Result<TopicDetails, AdminError>> {
+        let running = self.running(&group);
+        Box::pin(async move { topics::put(&*running?, &topic, spec).await })
+    }
+
+    fn delete_topic(&self, group: String, topic: String) -> BoxFuture<'static, Result<(), AdminError>> {
+        let running = self.running(&group);
+        Box::pin(async move { topics::delete(&*running?, &topic).await })
+    }
+
+    fn consumer_groups(&self, group: &str, query: &ListQuery) -> Result<Page<ConsumerGroupView>, AdminError> {
+        Ok(topics::list_groups(&*self.running(group)?, query))
+    }
+
+    fn consumer_group(&self, group: &str, consumer: &str) -> Result<ConsumerGroupDetails, AdminError> {
+        topics::group_details(&*self.running(group)?, consumer)
+    }
+
+    fn put_consumer_group(
+        &self,
+        group: String,
+        consumer: String,
+        spec: ConsumerGroupSpec,
+    ) -> BoxFuture<'static, Result<ConsumerGroupDetails, AdminError>> {
+        let running = self.running(&group);
+        Box::pin(async move { topics::put_group(&*running?, &consumer, &spec).await })
+    }
+
+    fn delete_consumer_group(&self, group: String, consumer: String) -> BoxFuture<'static, Result<(), AdminError>> {
+        let running = self.running(&group);
+        Box::pin(async move { topics::delete_group(&*running?, &consumer).await })
+    }
+
+    fn reset(
+        &self,
+        group: String,
+        consumer: String,
+        order: ResetOrder,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<ResetPlan, AdminError>> {
+        let running = self.running(&group);
+        Box::pin(async move { topics::reset(&*running?, &consumer, order, dry_run).await })
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.events.list()
+    }
+
+    fn leads(&self) -> Vec<String> {
+        let leads =
+            |group: &&Arc<NodeGroup>| group.running().is_some_and(|running| running.raft.role().borrow().is_leader());
+        self.groups.iter().filter(leads).map(|group| group.name().to_owned()).collect()
+    }
+
+    fn set_drained(&self, drained: bool) -> BoxFuture<'static, Result<DrainStatus, AdminError>> {
+        let Some(shared) = self.own.upgrade() else {
+            return Box::pin(async { Err(AdminError::Unavailable("the node is stopping".to_owned())) });
+        };
+        Box::pin(async move { set_drained(&shared, drained).await })
     }
 
     fn collect(&self, metrics: &mut MetricsText) {
@@ -139,10 +221,36 @@ impl Admin for Shared {
 }
 
 impl Shared {
+    fn running(&self, group: &str) -> Result<Arc<super::group::Running>, AdminError> {
+        let found = self.group(group)?.running();
+        found.ok_or_else(|| AdminError::NotHere(format!("group {group} does not run here yet")))
+    }
+
     fn group(&self, name: &str) -> Result<Arc<NodeGroup>, AdminError> {
         let found = self.groups.iter().find(|found| found.name() == name).map(Arc::clone);
         found.ok_or_else(|| AdminError::NotFound(format!("there is no group {name} on this node")))
     }
+}
+
+async fn set_drained(shared: &Shared, drained: bool) -> Result<DrainStatus, AdminError> {
+    if shared.drain.is_on() != drained {
+        shared.drain.set(drained).await.map_err(|error| {
+            AdminError::Unavailable(format!("cannot write down that the node is drained or not: {error}"))
+        })?;
+        shared.events.note_drained(drained);
+        tracing::warn!(drained, "an operator has said whether this node leads");
+    }
+    if drained {
+        let given_away = async {
+            while !shared.leads().is_empty() {
+                tokio::time::sleep(DRAIN_LOOK).await;
+            }
+        };
+        // Whatever is left goes as soon as somebody can take it.
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, given_away).await;
+    }
+    let still_leads = if drained { shared.leads() } else { Vec::new() };
+    Ok(DrainStatus { node: shared.options.node.name.clone(), drained, still_leads })
 }
 
 async fn transfer_leader(group: &NodeGroup, to: Option<String>, dry_run: bool) -> Result<LeaderStatus, AdminError> {
@@ -163,12 +271,13 @@ async fn transfer_leader(group: &NodeGroup, to: Option<String>, dry_run: bool) -
         let member = members.get(&leader).cloned().unwrap_or_default();
         LeaderStatus { id: leader, node: member.node, client_addr: member.client_addr }
     };
+    let to = running.raft.next_leader(to).await.map_err(transfer_error)?;
     if dry_run {
-        return running.raft.next_leader(to).map(status).map_err(transfer_error);
+        return Ok(status(to));
     }
     // A handed-over group forgets nothing that a client was told.
     group.flush_offsets().await;
-    running.raft.transfer_leader(to).await.map(status).map_err(transfer_error)
+    running.raft.transfer_leader(Some(to)).await.map(status).map_err(transfer_error)
 }
 
 fn transfer_error(error: raft::AdminError) -> AdminError {
@@ -267,6 +376,8 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         gates_open: false,
         term: 0,
         leader: None,
+        preferred_leader: group.preferred_node(),
+        sync: None,
         last: None,
         flushed: None,
         committed: None,
@@ -332,6 +443,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
             client_addr: member.client_addr.clone(),
         }),
     };
+    status.sync = Some(sync_status(&running.log.sync_times()));
     let figures = running.retention.figures();
     status.log = Some(LogStatus {
         first: figures.extent.first.map(raft_store::LogIndex::get),
@@ -347,6 +459,17 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         status.members = members(&metrics, own_id);
     }
     status
+}
+
+fn sync_status(syncs: &raft_store::SyncHistogram) -> SyncStatus {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let most = |count: u64| u128::from(count) * 100 >= u128::from(syncs.count) * 99;
+    let p99 = syncs.at_most.iter().find(|(_, count)| syncs.count > 0 && most(*count));
+    SyncStatus {
+        count: syncs.count,
+        mean_us: micros(syncs.total).checked_div(syncs.count).unwrap_or(0),
+        p99_us: p99.map(|(bound, _)| micros(*bound)),
+    }
 }
 
 fn disk_status(disk: DiskState) -> DiskStatus {

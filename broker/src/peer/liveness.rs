@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ struct Watched {
     /// Dial now.
     nudge: Notify,
     gone: Mutex<bool>,
+    /// A connection to it stands.
+    connected: AtomicBool,
 }
 
 impl Hub {
@@ -62,6 +65,12 @@ impl Hub {
     pub(super) fn known_peers(&self) -> BTreeMap<String, PeerAddress> {
         let watched = self.liveness.watched.lock();
         watched.iter().filter_map(|(node, entry)| Some((node.clone(), entry.address.lock().clone()?))).collect()
+    }
+
+    /// The other nodes that are known, and whether a connection to them stands.
+    pub(super) fn reachable(&self) -> BTreeMap<String, bool> {
+        let watched = self.liveness.watched.lock();
+        watched.iter().map(|(node, entry)| (node.clone(), entry.connected.load(Ordering::Acquire))).collect()
     }
 
     /// Dials `node` now if no connection to it stands.
@@ -115,6 +124,7 @@ async fn watch(hub: &Arc<Hub>, node: &str, watched: &Watched) {
                     tell_gone(hub, node);
                 }
                 *watched.gone.lock() = false;
+                watched.connected.store(true, Ordering::Release);
                 for group in hub.all_groups() {
                     if let Some(service) = group.service() {
                         service.peer_back(node);
@@ -122,6 +132,7 @@ async fn watch(hub: &Arc<Hub>, node: &str, watched: &Watched) {
                 }
                 retry = RETRY_MIN;
                 let error = hub.wait_for_end(&mut stream).await;
+                watched.connected.store(false, Ordering::Release);
                 tracing::debug!(node, %error, "control connection ended");
                 ended = Some(Instant::now());
                 continue;

@@ -11,7 +11,7 @@ use protocol::header::{
     Boundary, CloneGroupOffsetRequest, DeleteSubscriptionGroupRequest, GroupRequest, ResetOffsetRequest,
     SubscriptionRequest,
 };
-use protocol::{RemotingCommand, ResponseCode};
+use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
 
 use super::Group;
 use super::admin_topic::wire_version;
@@ -24,6 +24,17 @@ use crate::state_machine::{Command, GroupConfig};
 
 /// Groups in one request.
 const GROUPS_MAX: usize = 1_024;
+
+/// Where consumer offsets are to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reset {
+    /// This offset.
+    Offset(u64),
+    /// Behind the last message.
+    Latest,
+    /// The first message stored at this time or later, in milliseconds since 1970.
+    Time(i64),
+}
 
 impl Group {
     pub(super) async fn put_group(&self, request: &RemotingCommand) -> Outcome {
@@ -41,30 +52,42 @@ impl Group {
     }
 
     async fn put_all_groups(&self, request: &RemotingCommand, groups: Vec<GroupConfig>) -> Outcome {
+        self.store_groups(groups).await?;
+        Ok(success(request))
+    }
+
+    /// Creates groups, or replaces what they are.
+    pub(crate) async fn store_groups(&self, groups: Vec<GroupConfig>) -> Result<(), Failure> {
         for group in &groups {
             tracing::info!(group = %group.name, "subscription group is put");
         }
         let command = Command::PutGroups { groups, mode: PutMode::Replace, stamped_ms: self.stamp_ms() };
         self.propose(command).await?;
-        Ok(success(request))
+        Ok(())
     }
 
     pub(super) async fn delete_group(&self, request: &RemotingCommand) -> Outcome {
         let header = DeleteSubscriptionGroupRequest::decode(request)?;
-        self.be_sure_to_lead().await?;
-        if self.0.state.group(&header.group).is_some() {
-            tracing::info!(group = %header.group, offsets = header.clean_offset, "subscription group is deleted");
-            let offsets = if header.clean_offset { OffsetsOfDeleted::Delete } else { OffsetsOfDeleted::Keep };
-            let (group, stamped_ms) = (header.group.clone(), self.stamp_ms());
-            self.propose(Command::DeleteGroup { group, offsets, stamped_ms }).await?;
-        } else if header.clean_offset {
-            self.propose(Command::ClearOffsets { group: header.group.clone(), topic: None }).await?;
-        }
-        if header.clean_offset {
-            self.0.offsets.forget(&header.group, None);
-        }
-        self.0.stats.forget_group(&header.group);
+        self.remove_group(header.group, header.clean_offset).await?;
         Ok(success(request))
+    }
+
+    /// Deletes a group, if there is one, and its offsets if they are to go as well.
+    pub(crate) async fn remove_group(&self, group: GroupName, clean_offset: bool) -> Result<(), Failure> {
+        self.be_sure_to_lead().await?;
+        if self.0.state.group(&group).is_some() {
+            tracing::info!(%group, offsets = clean_offset, "subscription group is deleted");
+            let offsets = if clean_offset { OffsetsOfDeleted::Delete } else { OffsetsOfDeleted::Keep };
+            let stamped_ms = self.stamp_ms();
+            self.propose(Command::DeleteGroup { group: group.clone(), offsets, stamped_ms }).await?;
+        } else if clean_offset {
+            self.propose(Command::ClearOffsets { group: group.clone(), topic: None }).await?;
+        }
+        if clean_offset {
+            self.0.offsets.forget(&group, None);
+        }
+        self.0.stats.forget_group(&group);
+        Ok(())
     }
 
     pub(super) fn all_groups(&self, request: &RemotingCommand) -> Outcome {
@@ -116,60 +139,91 @@ impl Group {
         Ok(success(request).with_body(body.encode()))
     }
 
-    /// Moves the offsets of a group. Its members learn it at their next pull, and their commits are ignored until then.
     pub(super) async fn reset_offset(&self, request: &RemotingCommand) -> Outcome {
         let header = ResetOffsetRequest::decode(request)?;
         self.be_sure_to_lead().await?;
-        let topic = self.0.state.topic(&header.topic).ok_or_else(|| {
-            Failure::refused(ResponseCode::TOPIC_NOT_EXIST, format!("Topic {} does not exist", header.topic))
-        })?;
-        if self.0.state.group(&header.group).is_none() {
+        let queue = (header.queue_id != -1).then_some(header.queue_id);
+        let to = match u64::try_from(header.queue_offset) {
+            Ok(wanted) => Reset::Offset(wanted),
+            Err(_) if header.timestamp < 0 => Reset::Latest,
+            Err(_) => Reset::Time(header.timestamp),
+        };
+        let offsets = self.reset_targets(&header.group, &header.topic, queue, to).await?;
+        let table = offsets
+            .iter()
+            .map(|(queue_id, queue_offset)| (self.queue(&header.topic, *queue_id), wire_offset(*queue_offset)));
+        let body = ResetOffsetTable { offset_table: table.collect() };
+        self.reset_to(&header.group, &header.topic, offsets).await?;
+        Ok(success(request).with_body(body.encode()))
+    }
+
+    /// Where a reset takes each queue, or the one that is named.
+    pub(crate) async fn reset_targets(
+        &self,
+        group: &GroupName,
+        topic: &TopicName,
+        queue: Option<i32>,
+        to: Reset,
+    ) -> Result<Vec<(u32, u64)>, Failure> {
+        let config =
+            self.0.state.topic(topic).ok_or_else(|| {
+                Failure::refused(ResponseCode::TOPIC_NOT_EXIST, format!("Topic {topic} does not exist"))
+            })?;
+        if self.0.state.group(group).is_none() {
             return Err(Failure::refused(
                 ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST,
-                format!("Group {} does not exist", header.group),
+                format!("Group {group} does not exist"),
             ));
         }
-        let queues = match header.queue_id {
-            -1 => 0..topic.read_queues,
-            queue_id => {
-                let queue_id = u32::try_from(queue_id).ok().filter(|queue_id| *queue_id < topic.read_queues);
-                let queue_id = queue_id.ok_or_else(|| invalid(format!("queueId[{}] is illegal", header.queue_id)))?;
+        let queues = match queue {
+            None => 0..config.read_queues,
+            Some(queue) => {
+                let queue_id = u32::try_from(queue).ok().filter(|queue_id| *queue_id < config.read_queues);
+                let queue_id = queue_id.ok_or_else(|| invalid(format!("queueId[{queue}] is illegal")))?;
                 queue_id..queue_id + 1
             }
         };
         let mut offsets = Vec::new();
         for queue_id in queues {
-            let min_offset = self.0.store.min_offset(&header.topic, queue_id);
-            let max_offset = self.0.store.max_offset(&header.topic, queue_id);
-            let queue_offset = if header.queue_offset >= 0 {
-                let wanted = u64::try_from(header.queue_offset).unwrap_or(0);
-                if !(min_offset..=max_offset).contains(&wanted) {
+            let min_offset = self.0.store.min_offset(topic, queue_id);
+            let max_offset = self.0.store.max_offset(topic, queue_id);
+            let queue_offset = match to {
+                Reset::Offset(wanted) if !(min_offset..=max_offset).contains(&wanted) => {
                     return Err(Failure::error(format!(
                         "Target offset {wanted} not in consume queue range [{min_offset}-{max_offset}]"
                     )));
                 }
-                wanted
-            } else if header.timestamp < 0 {
-                max_offset
-            } else {
-                self.offset_by_time(&header.topic, queue_id, header.timestamp, Boundary::Lower).await?
+                Reset::Offset(wanted) => wanted,
+                Reset::Latest => max_offset,
+                Reset::Time(timestamp) => self.offset_by_time(topic, queue_id, timestamp, Boundary::Lower).await?,
             };
             offsets.push((queue_id, queue_offset));
         }
+        Ok(offsets)
+    }
+
+    /// Moves the offsets of a group. Its members learn it at their next pull, and their commits are ignored until then.
+    pub(crate) async fn reset_to(
+        &self,
+        group: &GroupName,
+        topic: &TopicName,
+        offsets: Vec<(u32, u64)>,
+    ) -> Result<(), Failure> {
         // Without a member there is nobody to tell, and nobody whose commits could undo it.
-        let is_online = self.0.clients.is_online(&header.group);
+        let is_online = self.0.clients.is_online(group);
         let hold = if is_online { ResetHold::UntilReleased } else { ResetHold::None };
-        tracing::info!(group = %header.group, topic = %header.topic, ?offsets, "consumer offsets are reset");
-        self.0.offsets.forget(&header.group, Some(&header.topic));
-        let table = offsets
-            .iter()
-            .map(|(queue_id, queue_offset)| (self.queue(&header.topic, *queue_id), wire_offset(*queue_offset)));
-        let body = ResetOffsetTable { offset_table: table.collect() };
-        let (group, topic, stamped_ms) = (header.group, header.topic.clone(), self.stamp_ms());
-        self.propose(Command::ResetOffsets { group, topic, offsets, hold, stamped_ms }).await?;
+        tracing::info!(%group, %topic, ?offsets, "consumer offsets are reset");
+        self.0.offsets.forget(group, Some(topic));
+        let (group, stamped_ms) = (group.clone(), self.stamp_ms());
+        self.propose(Command::ResetOffsets { group, topic: topic.clone(), offsets, hold, stamped_ms }).await?;
         // A pull that waits at the old offset must not go on waiting.
-        self.0.holds.disturb(&header.topic, None);
-        Ok(success(request).with_body(body.encode()))
+        self.0.holds.disturb(topic, None);
+        Ok(())
+    }
+
+    /// How many members of a group are connected.
+    pub(crate) fn member_count(&self, group: &GroupName) -> usize {
+        self.0.clients.consumer_group(group).map_or(0, |found| found.members.len())
     }
 
     pub(super) async fn clone_offsets(&self, request: &RemotingCommand) -> Outcome {

@@ -46,6 +46,12 @@ impl Group {
     }
 
     async fn put_all(&self, request: &RemotingCommand, topics: Vec<TopicConfig>) -> Outcome {
+        self.store_topics(topics).await?;
+        Ok(success(request))
+    }
+
+    /// Creates topics, or replaces what they are, and waits until name servers know.
+    pub(crate) async fn store_topics(&self, topics: Vec<TopicConfig>) -> Result<(), Failure> {
         if let Some(topic) = topics.iter().find(|topic| self.is_own_topic(&topic.name)) {
             return Err(invalid(format!("The topic[{}] is conflict with system topic.", topic.name)));
         }
@@ -56,11 +62,16 @@ impl Group {
         let command = Command::PutTopics { topics, mode: PutMode::Replace, stamped_ms: self.stamp_ms() };
         self.propose(command).await?;
         self.wait_for_registration().await;
-        Ok(success(request))
+        Ok(())
     }
 
     pub(super) async fn delete_topic(&self, request: &RemotingCommand) -> Outcome {
-        let topic = TopicRequest::decode(request)?.topic;
+        self.remove_topic(TopicRequest::decode(request)?.topic).await?;
+        Ok(success(request))
+    }
+
+    /// Deletes a topic, if there is one, and waits until name servers know.
+    pub(crate) async fn remove_topic(&self, topic: TopicName) -> Result<(), Failure> {
         if self.is_own_topic(&topic) {
             return Err(invalid(format!("The topic[{topic}] is conflict with system topic.")));
         }
@@ -72,11 +83,11 @@ impl Group {
             self.0.holds.disturb(&topic, None);
             self.wait_for_registration().await;
         }
-        Ok(success(request))
+        Ok(())
     }
 
     /// Whether a topic belongs to the broker, so that tools may not change it.
-    fn is_own_topic(&self, topic: &TopicName) -> bool {
+    pub(crate) fn is_own_topic(&self, topic: &TopicName) -> bool {
         let settings = &self.0.settings;
         topic.is_system() || *topic == settings.cluster_name.as_str() || *topic == settings.broker_name.as_str()
     }

@@ -43,13 +43,10 @@ impl Group {
         let offsets = self.0.state.consumer_offsets(group, topic);
         let mut offset_table = QueueTable::default();
         for queue_id in 0..config.read_queues {
-            let (consumed, given) = match self.popped(group, topic, queue_id) {
-                Some(popped) => popped,
-                None => {
-                    let consumed = offsets.get(&queue_id).copied().unwrap_or(0);
-                    (consumed, consumed)
-                }
-            };
+            let (consumed, given) = self.popped(group, topic, queue_id).unwrap_or_else(|| {
+                let consumed = offsets.get(&queue_id).copied().unwrap_or(0);
+                (consumed, consumed)
+            });
             let last = consumed.checked_sub(1).and_then(|last| self.store_time_of(topic, queue_id, last));
             let progress = OffsetWrapper {
                 broker_offset: wire_offset(self.0.store.max_offset(topic, queue_id)),
@@ -61,6 +58,18 @@ impl Group {
         }
         let consume_tps = self.0.stats.reader(topic, group).map_or(0.0, |meter| meter.minute().per_second);
         Some(ConsumeStats { consume_tps, offset_table })
+    }
+
+    /// How far a group is in each queue of a topic: queue, offset it consumes next, offset behind the last message.
+    pub(crate) fn progress(&self, group: &GroupName, topic: &TopicName) -> Vec<(u32, u64, u64)> {
+        let Some(config) = self.0.state.topic(topic) else { return Vec::new() };
+        let offsets = self.0.state.consumer_offsets(group, topic);
+        let of_queue = |queue_id| {
+            let popped = self.popped(group, topic, queue_id).map(|(consumed, _)| consumed);
+            let consumed = popped.or_else(|| offsets.get(&queue_id).copied()).unwrap_or(0);
+            (queue_id, consumed, self.0.store.max_offset(topic, queue_id))
+        };
+        (0..config.read_queues).map(of_queue).collect()
     }
 
     /// For a queue that a group pops from: an offset as far from the queue's end as messages are not acknowledged, and

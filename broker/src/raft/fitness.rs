@@ -14,6 +14,8 @@ pub enum Unfit {
     DiskSlow = 4,
     /// Its log is damaged, and not repaired yet.
     Damaged = 8,
+    /// An operator has drained its node.
+    Drained = 16,
 }
 
 /// The reasons that hold now. Other replicas ask before they hand leadership over.

@@ -11,6 +11,7 @@ use openraft::Raft;
 use openraft::async_runtime::WatchReceiver;
 use openraft::metrics::{RaftMetrics, RaftServerMetrics};
 use openraft::storage::RaftStateMachine;
+use parking_lot::Mutex;
 use raft_store::LogId;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -21,7 +22,7 @@ use super::error::NotReady;
 use super::fitness::{Fitness, Unfit};
 use super::hand_over::{HandOver, Urgency};
 use super::read_index::confirm;
-use super::role::Role;
+use super::role::{Gaps, Role};
 use super::type_config::{RaftLogId, SnapshotData, TypeConfig};
 use super::{voter_on, wire};
 use crate::peer::frame::Kind;
@@ -63,6 +64,7 @@ pub(super) struct Watcher<SM: RaftStateMachine<TypeConfig, SnapshotData = Snapsh
     pub(super) timing: Timing,
     pub(super) preferred: Option<String>,
     pub(super) role: watch::Sender<Role>,
+    pub(super) gaps: Arc<Mutex<Gaps>>,
     pub(super) fitness: Arc<Fitness>,
     pub(super) far_behind: watch::Sender<FarBehind>,
 }
@@ -87,6 +89,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
             } else {
                 confirming = None;
             }
+            self.gaps.lock().note(&role, Instant::now());
             self.role.send_if_modified(|before| {
                 let changed = *before != role;
                 if changed {
@@ -162,6 +165,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
         let server = self.raft.server_metrics().borrow_watched().clone();
         if server.state.is_leader() && server.vote.committed && server.vote.leader_id.term == term {
             let role = Role::Leader { term, ready: true };
+            self.gaps.lock().note(&role, Instant::now());
             self.role.send_if_modified(|before| {
                 log_change(&self.group, before, &role);
                 *before = role.clone();
@@ -248,7 +252,7 @@ pub(super) async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<b
 }
 
 /// The other voters, the one that misses least first.
-fn by_progress(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
+pub(super) fn by_progress(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
     let mut voters: Vec<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id).collect();
     voters.sort_by_key(|voter| std::cmp::Reverse(matched(metrics, *voter).map(|id| id.index())));
     voters

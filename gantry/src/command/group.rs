@@ -1,5 +1,7 @@
 //! `gantry group`: consumer groups.
 
+mod reset;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
@@ -21,6 +23,8 @@ pub(crate) enum GroupCommand {
     List(ListArgs),
     /// Show a group's members, and how far it is in every queue
     Describe(NameArgs),
+    /// Move a group's offsets in a topic: shows a plan, and with --apply carries it out
+    Reset(reset::ResetArgs),
 }
 
 #[derive(Debug, Args)]
@@ -30,10 +34,10 @@ pub(crate) struct NameArgs {
 }
 
 pub(crate) async fn run(command: GroupCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
-    let cluster = cluster.connect()?;
     match command {
-        GroupCommand::List(args) => list(&cluster, args, format).await,
-        GroupCommand::Describe(args) => describe(&cluster, &args.name, format).await,
+        GroupCommand::List(args) => list(&cluster.connect()?, args, format).await,
+        GroupCommand::Describe(args) => describe(&cluster.connect()?, &args.name, format).await,
+        GroupCommand::Reset(args) => reset::run(args, format).await,
     }
 }
 

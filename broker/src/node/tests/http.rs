@@ -154,6 +154,11 @@ async fn any_node_takes_every_call() {
     assert_eq!(usize::try_from(cluster.leader().await.node_id()).unwrap(), at, "a dry run has changed something");
     let moved = ask(addrs[one], &to, "").await;
     assert_eq!((moved.code, &moved.json()["node"]), (200, &json!(format!("n{}", other + 1))), "{}", moved.body);
+    // What is wrong with a call is said before it is passed on, and not dropped on the way.
+    for key in ["two words", "", "a\nIdempotency-Key: b"] {
+        let head = format!("POST /v1/groups/broker-a/flush?mode=sync\nIdempotency-Key: {key}");
+        refused(addrs[one], &head, "", 400, "invalid_key").await;
+    }
     refused(addrs[one], "POST /v1/groups/broker-z/flush?mode=sync", "", 404, "not_found").await;
     refused(addrs[one], "GET /v1/status?node=n4", "", 404, "not_found").await;
 
@@ -182,5 +187,202 @@ async fn a_call_that_was_passed_on_needs_the_token_there_too() {
     cluster.leader().await;
     assert_eq!(ask(addr, &status("n2"), "").await.code, 200);
     refused(addr, &status("n3"), "", 401, "wrong_token").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cluster_and_its_elections_are_seen_from_every_node() {
+    let mut cluster = Cluster::start("sync").await;
+    let leader = cluster.leader().await;
+    let at = usize::try_from(leader.node_id()).unwrap();
+    drop(leader);
+    for asked in 1..=3 {
+        let seen = ask(cluster.http(asked), "GET /v1/cluster", "").await.json();
+        assert_eq!(seen["seen_by"], format!("n{asked}"));
+        let group = &seen["groups"][0];
+        assert_eq!((&group["name"], &group["leader"]), (&json!("broker-a"), &json!(format!("n{at}"))), "{seen}");
+        for member in 0..3 {
+            let found = &group["members"][member];
+            assert_eq!((&found["node"], &found["voter"]), (&json!(format!("n{}", member + 1)), &json!(true)), "{seen}");
+            for figure in ["last", "committed", "applied", "flushed", "lag_entries", "lag_bytes"] {
+                assert!(found[figure].is_u64(), "{figure}: {found}");
+            }
+            assert!(found["sync"]["count"].as_u64().is_some_and(|count| count > 0), "{found}");
+            let node = &seen["nodes"][member];
+            assert!(node["disk"]["free_bytes"].is_u64() && node["version"].is_string(), "{node}");
+        }
+        assert!(seen["health"].as_str().unwrap().contains("no name server"), "{seen}");
+    }
+    // One goes: the others elect, say so, and for how long there was nobody.
+    cluster.stop_node(at).await;
+    let term = cluster.leader().await.raft.role().borrow().term();
+    let asked = at % 3 + 1;
+    let elected = async {
+        loop {
+            let events = ask(cluster.http(asked), "GET /v1/events", "").await.json();
+            let all = events["events"].as_array().unwrap().clone();
+            let of = |kind: &str| all.iter().filter(|event| event["kind"] == kind).cloned().collect::<Vec<_>>();
+            let news: Vec<_> = of("elected").into_iter().filter(|event| event["term"] == term).collect();
+            let lost = of("node_lost").iter().any(|event| event["node"] == format!("n{at}"));
+            if lost && news.iter().any(|event| event["gap_ms"].is_u64()) {
+                assert_eq!(news.len(), 1, "told once: {news:?}");
+                assert_eq!(news[0]["seen_by"], news[0]["node"], "{news:?}");
+                assert_eq!(events["missing"].as_array().unwrap().len(), 1, "{events}");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("an election with its gap", elected).await;
+    let seen = ask(cluster.http(asked), "GET /v1/cluster", "").await.json();
+    assert_eq!(
+        (&seen["healthy"], &seen["health"]),
+        (&json!(false), &json!(format!("1 of 3 nodes do not answer: n{at}")))
+    );
+    for bad in ["limit=0", "limit=1001", "limit=many", "since_ms=now", "before=1"] {
+        refused(cluster.http(asked), &format!("GET /v1/events?{bad}"), "", 400, "invalid").await;
+    }
+    refused(cluster.http(asked), "GET /v1/nodes/n9/events", "", 404, "not_found").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_node_leads_nothing_until_it_is_undrained() {
+    let mut cluster = Cluster::start("sync").await;
+    let at = usize::try_from(cluster.leader().await.node_id()).unwrap();
+    let asked = cluster.http(at % 3 + 1);
+    let drained = format!("POST /v1/nodes/n{at}/drain");
+    let plan = ask(asked, &format!("{drained}?dry_run=true"), "").await.json();
+    let expected = format!("n{at} would give away what it leads (broker-a) and be given nothing");
+    assert_eq!(plan["would"], expected);
+    let answer = ask(asked, &drained, "").await.json();
+    assert_eq!(answer, json!({ "node": format!("n{at}"), "drained": true, "still_leads": [] }));
+    assert_ne!(usize::try_from(cluster.leader().await.node_id()).unwrap(), at);
+    let home = format!("POST /v1/groups/broker-a/transfer-leader?to=n{at}");
+    refused(asked, &home, "", 409, "conflict").await;
+
+    // Over a restart too.
+    cluster.stop_node(at).await;
+    cluster.start_node(at, false).await;
+    cluster.leader().await;
+    soon("it follows", cluster.group(at).led()).await;
+    let seen = ask(asked, "GET /v1/cluster", "").await.json();
+    assert_eq!(seen["nodes"][at - 1]["drained"], true, "{seen}");
+    refused(asked, &home, "", 409, "conflict").await;
+
+    let undrained = format!("POST /v1/nodes/n{at}/undrain");
+    let answer = ask(asked, &undrained, "").await.json();
+    assert_eq!(answer["drained"], false);
+    let moved = async {
+        // It must have heard of the leader as a follower does before it is handed anything.
+        while ask(asked, &home, "").await.code != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("it leads again", moved).await;
+    assert_eq!(usize::try_from(cluster.leader().await.node_id()).unwrap(), at);
+    let plan = ask(asked, "POST /v1/cluster/balance?dry_run=true", "").await.json();
+    assert_eq!(plan["would"], "leadership would move: nothing: all is balanced");
+    refused(asked, &format!("POST /v1/nodes/n{at}/drained"), "", 404, "no_such_path").await;
+    refused(asked, "POST /v1/nodes/n9/drain", "", 404, "not_found").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_and_consumer_groups_are_made_changed_read_and_removed_from_any_node() {
+    let cluster = Cluster::start("sync").await;
+    let leader = cluster.leader().await;
+    let at = usize::try_from(leader.node_id()).unwrap();
+    let addr = cluster.http(at % 3 + 1);
+    let json = "\nContent-Type: application/json";
+    let topics = "/v1/groups/broker-a/topics";
+    let put = async |name: &str, body: &str| ask(addr, &format!("PUT {topics}/{name}{json}"), body).await;
+    let orders = put("orders", r#"{"read_queues":2,"write_queues":2,"attributes":{"message.type":"NORMAL"}}"#).await;
+    assert_eq!(orders.code, 200, "{}", orders.body);
+    let config = orders.json()["config"].clone();
+    assert_eq!((&config["perm"], &config["attributes"]["message.type"]), (&json!("read_write"), &json!("NORMAL")));
+    let changed = put("orders", r#"{"read_queues":3,"write_queues":2,"perm":"read"}"#).await.json();
+    let config = &changed["config"];
+    assert_eq!((&config["read_queues"], &config["perm"]), (&json!(3), &json!("read")));
+    assert_eq!(config["attributes"]["message.type"], "NORMAL", "what is not named stays");
+    assert_eq!(changed["queues"].as_array().unwrap().len(), 3);
+    for name in ["a1", "a2", "a3"] {
+        assert_eq!(put(name, r#"{"read_queues":1,"write_queues":1}"#).await.code, 200);
+    }
+    let page = async |query: &str| {
+        let page = ask(addr, &format!("GET {topics}?{query}"), "").await.json();
+        let names: Vec<_> = page["items"].as_array().unwrap().iter().map(|item| item["topic"].clone()).collect();
+        (json!(names), page["total"].clone(), page["next"].clone())
+    };
+    assert_eq!(page("limit=2").await, (json!(["A", "a1"]), json!(5), json!("a1")));
+    assert_eq!(page("limit=2&after=a2").await, (json!(["a3", "orders"]), json!(5), json!(null)));
+    assert_eq!(page("search=RDER").await, (json!(["orders"]), json!(1), json!(null)));
+    assert!(page("system=true").await.1.as_u64().unwrap() > 5);
+    let plan = ask(addr, &format!("DELETE {topics}/a3?dry_run=true"), "").await.json();
+    assert_eq!(plan["would"], "topic a3 of broker-a would go, with 0 messages");
+    assert_eq!(ask(addr, &format!("DELETE {topics}/a3"), "").await.json(), json!({ "deleted": "a3" }));
+    refused(addr, &format!("DELETE {topics}/a3"), "", 404, "not_found").await;
+    for (name, body, code) in [
+        ("orders", "", 400),
+        ("orders", "{", 400),
+        ("orders", "{}", 422),
+        ("orders", r#"{"read_queues":1}"#, 422),
+        ("orders", r#"{"read_queues":-1,"write_queues":1}"#, 422),
+        ("orders", r#"{"read_queues":"1","write_queues":1}"#, 422),
+        ("orders", r#"{"read_queues":1,"write_queues":1,"queues":1}"#, 422),
+        ("orders", r#"{"read_queues":8193,"write_queues":1}"#, 400),
+        ("orders", r#"{"read_queues":1,"write_queues":1,"attributes":{"reserve.time":"soon"}}"#, 400),
+        ("..%2F..%2Fx", r#"{"read_queues":1,"write_queues":1}"#, 400),
+        ("TBW102", r#"{"read_queues":1,"write_queues":1}"#, 400),
+    ] {
+        refused(addr, &format!("PUT {topics}/{name}{json}"), body, code, "invalid").await;
+    }
+    refused(addr, &format!("PUT {topics}/orders"), r#"{"read_queues":1,"write_queues":1}"#, 415, "not_json").await;
+    for query in ["limit=0", "limit=1001", "limit=x", "page=1", &format!("search={}", "x".repeat(129))] {
+        refused(addr, &format!("GET {topics}?{query}"), "", 400, "invalid").await;
+    }
+
+    // Consumer groups, how far they are, and a reset that is planned first.
+    let readers = "/v1/groups/broker-a/consumer-groups/readers";
+    refused(addr, &format!("GET {readers}"), "", 404, "not_found").await;
+    let made = ask(addr, &format!("PUT {readers}{json}"), r#"{"retry_max_times":3}"#).await.json();
+    assert_eq!((&made["config"]["retry_max_times"], &made["queues"]), (&json!(3), &json!([])));
+    for _ in 0..3 {
+        retire::send(&leader, 0).await.unwrap();
+    }
+    let last = leader.raft.metrics().last.unwrap();
+    leader.store.wait_dispatched(last).await.unwrap();
+    let end = leader.store.max_offset("A", 0);
+    let reset = async |query: &str, body: &str| {
+        let answer = ask(addr, &format!("POST {readers}/reset{query}{json}"), body).await;
+        assert_eq!(answer.code, 200, "{}", answer.body);
+        answer.json()
+    };
+    let lag = async || ask(addr, &format!("GET {readers}"), "").await.json()["config"]["lag"].clone();
+    reset("", r#"{"topic":"A","to":"earliest"}"#).await;
+    assert_eq!(lag().await, end);
+    let plan = reset("?dry_run=true", r#"{"topic":"A","to":"latest"}"#).await;
+    let queue = json!({ "queue_id": 0, "from": 0, "to": end, "again": 0, "skipped": end });
+    assert_eq!((&plan["dry_run"], &plan["queues"][0]), (&json!(true), &queue));
+    assert_eq!(lag().await, end, "a plan has changed something");
+    let done = reset("", &plan["apply"].to_string()).await;
+    assert_eq!((&done["dry_run"], &done["queues"]), (&json!(false), &plan["queues"]));
+    assert_eq!(lag().await, 0);
+    let listed = ask(addr, "GET /v1/groups/broker-a/consumer-groups?search=READ", "").await.json();
+    assert_eq!((&listed["total"], &listed["items"][0]["group"]), (&json!(1), &json!("readers")));
+    for (body, code, word) in [
+        (r#"{"topic":"A","to":"middle"}"#, 422, "invalid"),
+        (r#"{"topic":"A","to":{"offsets":[{"queue_id":9,"offset":0}]}}"#, 400, "invalid"),
+        (r#"{"topic":"A","to":{"offsets":[{"queue_id":0,"offset":99999}]}}"#, 409, "conflict"),
+        (r#"{"topic":"A","to":{"offsets":[{"queue_id":0,"offset":0},{"queue_id":0,"offset":1}]}}"#, 400, "invalid"),
+        (r#"{"topic":"A","to":{"time_ms":-1}}"#, 400, "invalid"),
+        (r#"{"topic":"none","to":"latest"}"#, 404, "not_found"),
+    ] {
+        refused(addr, &format!("POST {readers}/reset{json}"), body, code, word).await;
+    }
+    assert_eq!(lag().await, 0, "a refusal has changed something");
+    assert_eq!(ask(addr, &format!("DELETE {readers}"), "").await.code, 200);
+    refused(addr, &format!("DELETE {readers}"), "", 404, "not_found").await;
+    drop(leader);
     cluster.stop().await;
 }

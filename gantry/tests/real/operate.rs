@@ -1,0 +1,107 @@
+//! What an operator does to a cluster that works: looks, moves leaders, restarts node by node.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cluster::{Cluster, gantry, poll};
+
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+/// Runs `gantry cluster ...`, which is given the HTTP addresses of all nodes.
+fn cluster_command(cluster: &Cluster, args: &[&str]) -> std::process::Output {
+    let nodes = NODES.map(|node| cluster.http_of(node)).join(",");
+    gantry().arg("cluster").args(args).args(["--nodes", &nodes]).output().unwrap()
+}
+
+fn cluster_json(cluster: &Cluster, args: &[&str]) -> Value {
+    let output = cluster_command(cluster, &[args, &["--output", "json"]].concat());
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn leaders_are_seen_moved_drained_and_balanced() {
+    let mut cluster = Cluster::start(&[]);
+    // Each group has a preferred leader of its own.
+    let status = poll(Duration::from_secs(60), "leaders at home and all well", || {
+        let status = cluster_json(&cluster, &["status"]);
+        let spread =
+            status["nodes"].as_array().unwrap().iter().all(|node| node["leads"].as_array().unwrap().len() == 1);
+        (spread && status["healthy"] == true).then_some(status)
+    });
+    assert_eq!(status["groups"].as_array().unwrap().len(), 3);
+    let text = cluster_command(&cluster, &["status"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("all is well") && text.contains("broker-c") && text.contains("follower"), "{text}");
+
+    let drained = cluster_command(&cluster, &["drain", "n1"]);
+    assert!(drained.status.success(), "{drained:?}");
+    let leads = |node: usize| {
+        let status = cluster_json(&cluster, &["status"]);
+        status["nodes"][node]["leads"].as_array().unwrap().len()
+    };
+    assert_eq!(leads(0), 0);
+    let refused = cluster_command(&cluster, &["transfer", "broker-a", "--to", "n1"]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && error.contains("drained"), "{refused:?}");
+    assert_eq!(cluster_command(&cluster, &["drain", "n9"]).status.code(), Some(5));
+    assert!(cluster_command(&cluster, &["undrain", "n1"]).status.success());
+    let planned = cluster_json(&cluster, &["balance", "--dry-run"]);
+    assert!(planned["would"].as_str().unwrap().contains("to n1"), "{planned}");
+    assert_eq!(leads(0), 0, "a dry run has changed something");
+    // It comes home by itself as well, so this may find nothing left to do.
+    assert!(cluster_command(&cluster, &["balance"]).status.success());
+    assert_eq!(leads(0), 1);
+    let events = cluster_json(&cluster, &["events"]);
+    let drains = events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "drained").count();
+    assert_eq!(drains, 2, "{events}");
+    cluster.stop();
+}
+
+#[test]
+fn a_cluster_is_restarted_node_by_node_without_a_failed_send() {
+    let mut cluster = Cluster::start(&[]);
+    let program = env!("CARGO_BIN_EXE_gantry");
+    let data = cluster.data().display().to_string();
+    let command =
+        format!("'{program}' dev stop {{node}} --data '{data}' && '{program}' dev start {{node}} --data '{data}'");
+    let before = NODES.map(|node| cluster.pid_of(node).unwrap());
+    let rolled = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut rounds = 0;
+            // A round begins before the first node stops and one goes on after the last has started.
+            while rounds == 0 || !rolled.load(Ordering::Acquire) {
+                let args = ["verify", "--topic", "checked", "--count", "1000", "--rate", "150", "--output", "json"];
+                let output = cluster.spawn(&args).wait_with_output().unwrap();
+                assert!(output.status.success(), "{output:?}");
+                let verdict: Value = serde_json::from_slice(&output.stdout).unwrap();
+                let figures = ["acked", "unknown", "lost"].map(|name| verdict[name].as_u64());
+                assert_eq!(figures, [Some(1_000), Some(0), Some(0)], "{verdict}");
+                rounds += 1;
+            }
+        });
+        let args = ["roll", "--command", &command, "--wait", "240", "--output", "json"];
+        let output = cluster_command(&cluster, &args);
+        // First of all, or the load goes on for ever when something is wrong.
+        rolled.store(true, Ordering::Release);
+        load.join().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let restarted: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(restarted.as_array().unwrap().len(), 3, "{restarted}");
+    });
+    for (node, before) in NODES.iter().zip(before) {
+        assert_ne!(cluster.pid_of(node).unwrap(), before, "{node} was not restarted");
+    }
+    let status = cluster_json(&cluster, &["status"]);
+    assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["drained"] == false), "{status}");
+
+    // A restart that does not happen is not taken for one, and what was drained for it is said.
+    let output = cluster_command(&cluster, &["roll", "--command", "false", "--only", "n2"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("n2, which is left drained"), "{output:?}");
+    assert!(cluster_command(&cluster, &["undrain", "n2"]).status.success());
+    cluster.stop();
+}
