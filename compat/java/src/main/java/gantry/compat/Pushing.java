@@ -262,7 +262,7 @@ final class Pushing {
         try {
             mistaken.start();
         } catch (Exception e) {
-            check(String.valueOf(e).contains("at character"), "a wrong expression was refused with " + e);
+            check(String.valueOf(e).matches("(?s).*at (character|line) \\d+.*"), "a wrong expression was refused with " + e);
             return;
         }
         throw new AssertionError("a consumer started with an expression that means nothing");
