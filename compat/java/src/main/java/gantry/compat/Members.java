@@ -65,6 +65,8 @@ final class Members {
         await("the first member to own all queues", 60, () -> owned(first, topic) == all);
         for (int round = 0; round < 5; round++) {
             DefaultMQPushConsumer second = started(env.pushConsumer(group), topic, new Inbox());
+            // A client may skip its first heartbeat, and is then unknown for 30 s.
+            await("the second member to own half of the queues", 60, () -> owned(second, topic) == all / 2);
             await("the first member to give half of its queues away", NOTICE_SECONDS, () -> owned(first, topic) == all / 2);
             second.shutdown();
             await("the first member to take them back", NOTICE_SECONDS, () -> owned(first, topic) == all);
