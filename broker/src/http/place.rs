@@ -68,6 +68,9 @@ pub(super) async fn at_leader(
     request: Request,
     next: Next,
 ) -> Response {
+    if !is_used(request.method()) {
+        return next.run(request).await;
+    }
     let group = params.get("group").cloned().unwrap_or_default();
     let passed_on = request.extensions().get::<PassedOn>().is_some();
     let place = match admin.place_of(group.clone(), if passed_on { Duration::ZERO } else { LEADER_TIME_MAX }).await {
@@ -141,6 +144,9 @@ async fn pass_to_any(admin: &dyn Admin, group: &str, call: &AdminCall) -> Respon
 
 /// For calls about one node, which `?node=` may name.
 pub(super) async fn at_node(Extension(admin): Extension<Arc<dyn Admin>>, mut request: Request, next: Next) -> Response {
+    if !is_used(request.method()) {
+        return next.run(request).await;
+    }
     match take_node(request.uri()) {
         Ok((node, uri)) => {
             let wanted = node.unwrap_or_else(|| admin.node());
@@ -162,7 +168,7 @@ pub(super) async fn at_named_node(
     next: Next,
 ) -> Response {
     let wanted = params.get("node").cloned().unwrap_or_default();
-    if wanted == admin.node() {
+    if wanted == admin.node() || !is_used(request.method()) {
         return next.run(request).await;
     }
     pass_to_node(&*admin, wanted, request).await
@@ -201,6 +207,11 @@ fn take_node(uri: &Uri) -> Result<(Option<String>, Uri), AdminError> {
     let target = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), rest.join("&")) };
     let uri = target.parse().map_err(|_| AdminError::Invalid("the query cannot be read".to_owned()))?;
     Ok((named.first().map(ToString::to_string), uri))
+}
+
+/// Any other method is refused where it comes in, whoever would have to answer.
+fn is_used(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE].contains(method)
 }
 
 fn is_safe(call: &AdminCall) -> bool {
