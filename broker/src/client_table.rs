@@ -453,6 +453,12 @@ impl<C: Clone> ClientTable<C> {
         !self.inner.lock().copied_entries().is_empty()
     }
 
+    /// How many members each consumer group has.
+    pub fn consumer_counts(&self) -> Vec<(GroupName, usize)> {
+        let inner = self.inner.lock();
+        inner.consumers.iter().map(|(group, consumers)| (group.clone(), consumers.members.len())).collect()
+    }
+
     /// How many memberships the table holds: producers, consumers.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.lock();

@@ -62,6 +62,10 @@ pub struct Options {
     pub raft: RaftOptions,
     /// What clients may do.
     pub broker: BrokerOptions,
+    /// What `/metrics` says.
+    pub metrics: MetricsOptions,
+    /// What is logged, and how.
+    pub log: LogOptions,
 }
 
 /// `[http]`.
@@ -224,6 +228,31 @@ pub struct BrokerOptions {
     pub transactions: TransactionSettings,
 }
 
+/// `[metrics]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsOptions {
+    /// Most topics, and most pairs of topic and consumer group, that metrics of a group name.
+    pub names_max: usize,
+}
+
+/// `[log]`. What a command line or the environment says comes before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// A level, or `target=level` pairs separated by commas. Checked where logs are started.
+    pub filter: String,
+    /// How lines are written.
+    pub format: LogFormat,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// The longest that a message may wait for a time of its own.
 const TIMER_DELAY_MAX: Duration = Duration::from_secs(40 * 86_400);
 
@@ -235,6 +264,7 @@ const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 const RETENTION_TIME_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 const CATCH_UP_RATE_MIN: u64 = 1 << 20;
 const QUEUES_MAX: u32 = 1_024;
+const METRIC_NAMES_MAX: usize = 100_000;
 const MEMBERS_MAX: usize = 9;
 const NAME_BYTES_MAX: usize = 64;
 
@@ -345,6 +375,8 @@ fn check(file: file::File) -> Result<Options, String> {
         http,
         raft: check_raft(&file.raft)?,
         broker: check_broker(&file.broker)?,
+        metrics: check_metrics(&file.metrics)?,
+        log: check_log(file.log)?,
     })
 }
 
@@ -586,6 +618,25 @@ fn check_broker(broker: &file::Broker) -> Result<BrokerOptions, String> {
         timer_delay_max: check_timer_delay(broker.timer_delay_max)?,
         transactions: check_transactions(broker)?,
     })
+}
+
+fn check_metrics(metrics: &file::Metrics) -> Result<MetricsOptions, String> {
+    let names_max = metrics.names_max;
+    if names_max > METRIC_NAMES_MAX {
+        return Err(format!("metrics.names_max is {names_max}, allowed are 0 to {METRIC_NAMES_MAX}"));
+    }
+    Ok(MetricsOptions { names_max })
+}
+
+fn check_log(log: file::Log) -> Result<LogOptions, String> {
+    if log.filter.trim().is_empty() {
+        return Err("log.filter is empty; write `off` to log nothing".to_owned());
+    }
+    let format = match log.format {
+        file::LogFormat::Text => LogFormat::Text,
+        file::LogFormat::Json => LogFormat::Json,
+    };
+    Ok(LogOptions { filter: log.filter, format })
 }
 
 fn check_timer_delay(max: Duration) -> Result<Duration, String> {

@@ -19,10 +19,12 @@ mod cluster;
 mod error;
 mod events;
 mod lead;
+mod log;
 mod metrics;
 mod once;
 mod openapi;
 mod place;
+mod process;
 mod recovery;
 mod status;
 mod topics;
@@ -52,8 +54,10 @@ pub use cluster::{ClusterStatus, GroupView, NodeView, ReplicaView};
 pub use error::{AdminError, ErrorBody};
 pub use events::{Event, EventKind, Events};
 pub use lead::{BalanceReport, DrainStatus, Move};
+pub use log::{LogControl, LogFilter, install_log_control, log_routes};
 pub use metrics::{MetricFamily, MetricsText};
 pub use place::Place;
+pub use process::collect_process;
 pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
@@ -262,8 +266,11 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .merge(events::routes());
     let changes = lead::routes();
     let named_node = lead::named_node_routes().merge(events::named_node_routes());
-    let about_a_node =
-        OpenApiRouter::new().routes(routes!(node_status)).routes(routes!(accept_clock)).merge(recovery::node_routes());
+    let about_a_node = OpenApiRouter::new()
+        .routes(routes!(node_status))
+        .routes(routes!(accept_clock))
+        .merge(log::described())
+        .merge(recovery::node_routes());
     let at_leader = OpenApiRouter::new()
         .routes(routes!(transfer_leader))
         .merge(recovery::leader_routes())
@@ -302,7 +309,9 @@ async fn check_host(State(own): State<SocketAddr>, request: Request, next: Next)
     ErrorBody::answer(StatusCode::MISDIRECTED_REQUEST, "wrong_host", text, "use the node's literal address")
 }
 
-fn is_allowed_host(host: &str, own: IpAddr) -> bool {
+/// Whether a `Host` header may name a listener at `own`: an address of it, or `localhost`.
+#[must_use]
+pub fn is_allowed_host(host: &str, own: IpAddr) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
@@ -354,8 +363,13 @@ async fn node_status(State(admin): State<Arc<dyn Admin>>, Query(_): Query<Nothin
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_text(State(admin): State<Arc<dyn Admin>>) -> Response {
-    let mut metrics = MetricsText::default();
-    admin.collect(&mut metrics);
+    // Looking up how long messages wait reads from the disk.
+    let collected = tokio::task::spawn_blocking(move || {
+        let mut metrics = MetricsText::default();
+        admin.collect(&mut metrics);
+        metrics
+    });
+    let Ok(metrics) = collected.await else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.into_text()).into_response()
 }
 

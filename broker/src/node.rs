@@ -25,6 +25,7 @@ mod failure;
 mod flush;
 mod group;
 mod late_handler;
+mod metrics;
 mod recover;
 mod rejoin;
 mod replay;
@@ -372,6 +373,7 @@ impl Node {
             catch_up,
             registration: self.registration.handle(),
             retention_time: self.shared.options.retention.time,
+            metric_names_max: self.shared.options.metrics.names_max,
             drop_expired: self.shared.retention.wanted(),
             events: self.shared.events.clone(),
             drained: self.shared.drain.subscribe(),

@@ -36,6 +36,7 @@ pub(crate) mod filter;
 mod follower_read;
 mod live_settings;
 mod lock;
+pub(crate) mod metrics;
 mod offset;
 mod offset_buffer;
 mod pop;
@@ -119,6 +120,8 @@ pub struct GroupSettings {
     pub transactions: TransactionSettings,
     /// How long messages stay.
     pub retention_time: Duration,
+    /// Most topics, and most pairs of topic and consumer group, that metrics name.
+    pub metric_names_max: usize,
 }
 
 /// Tells the name servers about topics without waiting for the next round.
@@ -233,6 +236,7 @@ impl Group {
     pub fn start(parts: GroupParts) -> Self {
         let now = now();
         let (place, _) = watch::channel(Place::Nowhere);
+        let metric_names_max = parts.settings.metric_names_max;
         let shared = Shared {
             settings: parts.settings,
             state: parts.state,
@@ -248,7 +252,7 @@ impl Group {
             offsets: OffsetBuffer::default(),
             pop_steps: PopSteps::default(),
             busy_queues: BusyQueues::default(),
-            stats: Stats::new(now.instant),
+            stats: Stats::new(now.instant, metric_names_max),
             live: LiveCache::default(),
             place,
             noticing: Mutex::default(),

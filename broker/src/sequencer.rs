@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use openraft::storage::RaftStateMachine;
 use parking_lot::Mutex;
-use raft_store::LogId;
+use raft_store::{LogId, TimeHistogram, Times};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -89,6 +89,7 @@ struct Part {
 
 struct InFlight {
     parts: Vec<Part>,
+    proposed: Instant,
     deadline: Instant,
 }
 
@@ -101,6 +102,7 @@ struct Shared {
     /// Packs that Raft holds, answered or not.
     packs: Mutex<usize>,
     landed: Notify,
+    commit_times: Times,
 }
 
 /// Appends messages to the log of one group. Cheap to clone.
@@ -136,6 +138,7 @@ impl Sequencer {
             flight: Mutex::default(),
             packs: Mutex::new(0),
             landed: Notify::new(),
+            commit_times: Times::default(),
         });
         let cancel = CancellationToken::new();
         let tasks = TaskTracker::new();
@@ -179,6 +182,12 @@ impl Sequencer {
     #[must_use]
     pub fn bytes_in_flight(&self) -> usize {
         self.shared.queue.lock().bytes_in_flight
+    }
+
+    /// How long packs took from their proposal until a majority had them and they were applied here.
+    #[must_use]
+    pub fn commit_times(&self) -> TimeHistogram {
+        self.shared.commit_times.histogram()
     }
 
     /// Stops. What waits is refused; what is proposed is answered as its fate becomes known or its time is up.
@@ -248,8 +257,9 @@ async fn run(shared: Arc<Shared>, role: watch::Receiver<Role>, log: impl Log, st
         let Some(pack) = take_pack(&mut batch, shared.options.pack_bytes_max, &mut buffer) else { continue };
         let bytes = pack.payload.len();
         number += 1;
-        let deadline = Instant::now() + shared.options.timeout;
-        shared.flight.lock().insert(number, InFlight { parts: pack.parts, deadline });
+        let proposed = Instant::now();
+        let deadline = proposed + shared.options.timeout;
+        shared.flight.lock().insert(number, InFlight { parts: pack.parts, proposed, deadline });
         *shared.packs.lock() += 1;
         let landing = Arc::clone(&shared);
         let proposed = log.propose(pack.payload, term, move |result| landing.land(number, bytes, result));
@@ -320,7 +330,10 @@ impl Shared {
     /// A pack's fate is known.
     fn land(&self, number: u64, bytes: usize, result: Result<(ApplyReply, LogId), ProposeError>) {
         let flight = self.flight.lock().remove(&number);
-        if let Some(InFlight { parts, .. }) = flight {
+        if let Some(InFlight { parts, proposed, .. }) = flight {
+            if result.is_ok() {
+                self.commit_times.note(proposed.elapsed());
+            }
             match result {
                 // The answers of one pack that go to one client leave in one write.
                 Ok((ApplyReply::Pack(reply), _)) => remoting::cork(|| split(parts, &reply.outcomes)),

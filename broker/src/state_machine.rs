@@ -18,13 +18,14 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
 use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder, RaftTypeConfig};
-use raft_store::{Body, LogId, LogIndex, LogView, Member, Membership, StoreConfig, Term};
+use raft_store::{Body, LogId, LogIndex, LogView, Member, Membership, StoreConfig, Term, Times};
 use tokio::sync::{Mutex, oneshot, watch};
 
 pub mod apply;
@@ -115,6 +116,7 @@ struct Shared {
     log: Arc<dyn Log>,
     cluster_id: [u8; 16],
     applied_end: Arc<AtomicU64>,
+    apply_times: Arc<Times>,
     flush: watch::Sender<Option<FlushSetting>>,
     /// The checkpoint that the next snapshot is to be.
     chosen: parking_lot::Mutex<Option<u64>>,
@@ -169,7 +171,8 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let cut = start.as_ref().map(|image| Cut::of(image, &*log));
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
     let flush = watch::Sender::new(flush_setting(&state));
-    let reader = StateReader::new(&state, Arc::clone(&applied_end), flush.subscribe());
+    let apply_times = Arc::new(Times::default());
+    let reader = StateReader::new(&state, Arc::clone(&applied_end), Arc::clone(&apply_times), flush.subscribe());
 
     let dispatched = Arc::new(Dispatched::default());
     let physical_end = start.as_ref().map_or(0, |image| image.resume.position);
@@ -211,6 +214,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         log,
         cluster_id: options.cluster_id,
         applied_end,
+        apply_times,
         flush,
         chosen: parking_lot::Mutex::new(None),
     });
@@ -405,7 +409,9 @@ impl<C: MachineConfig> RaftStateMachine<C> for StateMachine {
     {
         let mut core = self.shared.core.lock().await;
         while let Some((entry, responder)) = entries.try_next().await? {
+            let began = Instant::now();
             let reply = self.shared.apply_entry(&mut core, entry).await?;
+            self.shared.apply_times.note(began.elapsed());
             if let Some(responder) = responder {
                 responder.send(reply);
             }

@@ -46,10 +46,10 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
     if args.supervise {
         return supervise::run(&args);
     }
-    logging::start(&args.log)?;
+    let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
+    logging::start(&args.log, &options.log)?;
     let inherited = inherited::take()?;
     memory_holder::start().context("the process that keeps the memory of a killed broker")?;
-    let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
     let runtime = crate::runtime()?;
     let result = runtime.block_on(async {
         let (accepting, accepts) = oneshot::channel();

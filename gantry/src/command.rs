@@ -4,6 +4,8 @@ pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod flush;
 pub(crate) mod group;
+pub(crate) mod health;
+pub(crate) mod log_level;
 pub(crate) mod msg;
 pub(crate) mod recover;
 pub(crate) mod send;

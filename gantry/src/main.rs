@@ -12,6 +12,7 @@ mod logging;
 mod memory_holder;
 mod message_view;
 mod namesrv_command;
+mod namesrv_http;
 mod output;
 mod stop_signal;
 mod supervise;
@@ -32,12 +33,12 @@ use crate::output::Format;
 
 /// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not reachable, 5 not found,
 /// 6 verify found acknowledged messages missing, 7 verify found messages out of order, 8 store check found damage,
-/// 74 a broker's storage failed.
+/// 9 health says no, 74 a broker's storage failed.
 #[derive(Debug, Parser)]
 #[command(name = "gantry", version, about = "A message broker whose CommitLog is a Raft log", propagate_version = true)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 wrong configuration, 4 cluster not \
                         reachable, 5 not found, 6 verify: acknowledged messages missing, 7 verify: messages out of \
-                        order, 8 store check: damage found, 74 a broker's storage failed.")]
+                        order, 8 store check: damage found, 9 health: not ready, 74 a broker's storage failed.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -88,6 +89,10 @@ enum Command {
     Recover(command::recover::RecoverArgs),
     /// Change when messages of a group count as acknowledged
     Flush(command::flush::FlushArgs),
+    /// Ask a node whether it is ready for clients
+    Health(command::health::HealthArgs),
+    /// Show or change what brokers and name servers log, while they run
+    LogLevel(command::log_level::LogLevelArgs),
     /// Print a new random cluster id for configuration files
     ClusterId,
     /// Print a new random bearer token for the HTTP addresses, and the entry of configuration files that lets it in
@@ -142,6 +147,8 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
         }
         Command::Recover(args) => runtime()?.block_on(command::recover::run(args, format)),
         Command::Flush(args) => runtime()?.block_on(command::flush::run(args, format)),
+        Command::Health(args) => runtime()?.block_on(command::health::run(args, format)),
+        Command::LogLevel(args) => runtime()?.block_on(command::log_level::run(args, format)),
         Command::ClusterId => output::line(&new_cluster_id()),
         Command::Token { name, read } => new_token(&name, read, format),
         Command::Completions { shell } => completions(shell),

@@ -2,19 +2,25 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use broker::config::{ConfigError, parse_toml};
+use broker::config::{ConfigError, LogFormat, LogOptions, parse_toml};
 use clap::Args;
 use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::exit_code::ExitCode;
 use crate::logging::{self, LogArgs};
+use crate::namesrv_http;
 use crate::stop_signal::StopSignal;
 
 /// Calls in flight at a stop are answered within this time.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+/// Calls over HTTP before that, within this time.
+const HTTP_TIME_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct NamesrvArgs {
@@ -24,6 +30,9 @@ pub(crate) struct NamesrvArgs {
     /// Address to listen on, instead of the file's [default: 127.0.0.1:9876]
     #[arg(short, long)]
     listen: Option<SocketAddr>,
+    /// Address for health, metrics and the log over HTTP, instead of the file's [default: none]
+    #[arg(long)]
+    http: Option<SocketAddr>,
     /// Listen on an address that is not loopback, though nothing is authenticated
     #[arg(long)]
     insecure_public: bool,
@@ -34,43 +43,81 @@ pub(crate) struct NamesrvArgs {
     log: LogArgs,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
     listen: SocketAddr,
     insecure_public: bool,
+    http_listen: Option<SocketAddr>,
+    log: String,
+    log_format: FileLogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FileLogFormat {
+    #[default]
+    Text,
+    Json,
 }
 
 impl Default for File {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 9876)), insecure_public: false }
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9876)),
+            insecure_public: false,
+            http_listen: None,
+            log: "info".to_owned(),
+            log_format: FileLogFormat::Text,
+        }
     }
 }
 
 pub(crate) fn run(args: NamesrvArgs) -> Result<()> {
-    logging::start(&args.log)?;
     let file = match &args.config {
         Some(path) => load(path).context(ExitCode::BadConfig)?,
         None => File::default(),
     };
+    let format = match file.log_format {
+        FileLogFormat::Text => LogFormat::Text,
+        FileLogFormat::Json => LogFormat::Json,
+    };
+    logging::start(&args.log, &LogOptions { filter: file.log.clone(), format })?;
     let listen = args.listen.unwrap_or(file.listen);
-    let public = !listen.ip().is_loopback();
-    if public && !(file.insecure_public || args.insecure_public) {
-        bail!(
-            "{listen} is not a loopback address, and this version has neither authentication nor encryption; if the \
-             network is trusted, say --insecure-public"
-        );
-    }
-    if public {
-        tracing::warn!(%listen, "listening on a public address without authentication, as insecure_public says");
+    let http_listen = args.http.or(file.http_listen);
+    for addr in [Some(listen), http_listen].into_iter().flatten().filter(|addr| !addr.ip().is_loopback()) {
+        if !(file.insecure_public || args.insecure_public) {
+            bail!(
+                "{addr} is not a loopback address, and this version has neither authentication nor encryption; if the \
+                 network is trusted, say --insecure-public"
+            );
+        }
+        tracing::warn!(%addr, "listening on a public address without authentication, as insecure_public says");
     }
     crate::runtime()?.block_on(async {
         let mut stop = StopSignal::new(args.stop_with_stdin)?;
         let listener = remoting::bind(listen).with_context(|| format!("listening on {listen}"))?;
         let server = namesrv::serve(listener, namesrv::Options::default()).context("starting the name server")?;
+        let server = Arc::new(server);
+        let http_stop = CancellationToken::new();
+        let http = match http_listen {
+            Some(addr) => {
+                let listener =
+                    TcpListener::bind(addr).await.with_context(|| format!("listening on {addr} for HTTP"))?;
+                tokio::spawn(namesrv_http::serve(listener, Arc::clone(&server), http_stop.clone()))
+            }
+            None => tokio::spawn(std::future::ready(Ok(()))),
+        };
         let why = stop.recv().await;
         tracing::info!(?why, "stopping");
-        server.shutdown(DRAIN_TIME_MAX).await;
+        http_stop.cancel();
+        if tokio::time::timeout(HTTP_TIME_MAX, http).await.is_err() {
+            tracing::warn!("a request over HTTP was cut off");
+        }
+        // A connection that was cut off may hold it for a moment longer; the process ends all the same.
+        if let Some(server) = Arc::into_inner(server) {
+            server.shutdown(DRAIN_TIME_MAX).await;
+        }
         Ok(())
     })
 }
@@ -98,7 +145,8 @@ mod tests {
             .filter(|line| line.contains(" = "))
             .fold(String::new(), |text, line| text + line + "\n");
         let (file, default): (File, File) = (parse_toml(&path, &shown).unwrap(), File::default());
-        assert_eq!((file.listen, file.insecure_public), (default.listen, default.insecure_public));
+        // The one without a default shows an example.
+        assert_eq!(File { http_listen: None, ..file }, default);
         assert!(load(&path).is_ok());
     }
 }

@@ -55,9 +55,9 @@ const CLOSED_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// # Errors
 /// As the broker: its exit code becomes this process's.
 pub(crate) fn run(args: &BrokerArgs) -> Result<()> {
-    logging::start(&args.log)?;
     // The file is read again by every broker; a mistake in it should show here and now.
     let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
+    logging::start(&args.log, &options.log)?;
     let program = std::env::current_exe().context("finding this program")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(async {

@@ -6,6 +6,7 @@
 //! removes who is no longer heard of.
 #![warn(missing_docs)]
 
+mod figures;
 mod kv_config;
 mod liveness;
 mod options;
@@ -13,6 +14,7 @@ mod processor;
 mod route_table;
 mod service;
 
+pub use figures::Figures;
 pub use options::Options;
 pub use options::Settings;
 pub use remoting::Error;

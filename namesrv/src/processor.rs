@@ -46,6 +46,8 @@ use remoting::Connection;
 use remoting::Handler;
 use remoting::Responder;
 
+use crate::figures::Figures;
+use crate::figures::Requests;
 use crate::kv_config::KvConfig;
 use crate::kv_config::ORDER_TOPIC_CONFIG;
 use crate::route_table::Broker;
@@ -70,6 +72,7 @@ pub(crate) struct Processor {
     state: Mutex<State>,
     broker_silent_max: Duration,
     address: OnceLock<SocketAddr>,
+    requests: Requests,
 }
 
 #[derive(Debug, Default)]
@@ -106,12 +109,23 @@ type Answer = Result<RemotingCommand, Refusal>;
 
 impl Processor {
     pub(crate) fn new(broker_silent_max: Duration) -> Self {
-        Self { state: Mutex::new(State::default()), broker_silent_max, address: OnceLock::new() }
+        Self {
+            state: Mutex::new(State::default()),
+            broker_silent_max,
+            address: OnceLock::new(),
+            requests: Requests::default(),
+        }
     }
 
     /// Tells where this name server listens, for tools that ask for its settings.
     pub(crate) fn set_address(&self, address: SocketAddr) {
         self.address.get_or_init(|| address);
+    }
+
+    /// What is known and was done, with so many open connections.
+    pub(crate) fn figures(&self, connections: usize, now: Instant) -> Figures {
+        let held = self.state.lock().routes.held(now);
+        self.requests.figures(held, connections)
     }
 
     /// Removes brokers that were silent for too long.
@@ -414,6 +428,7 @@ impl Handler for Processor {
     fn handle(&self, request: RemotingCommand, responder: Responder) {
         let link = responder.connection().map(|connection| connection.id().as_u64());
         let answer = self.answer(&request, link, tokio::time::Instant::now().into_std());
+        self.requests.count(request.request_code(), answer.response_code());
         responder.send(answer);
     }
 

@@ -18,8 +18,11 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 use std::time::Instant;
+
+use crate::figures::Held;
 
 /// Names the connection over which a broker registered.
 pub(crate) type Link = u64;
@@ -218,6 +221,20 @@ impl RouteTable {
             }
             !group.is_gone(now)
         });
+    }
+
+    /// How much it holds.
+    pub(crate) fn held(&self, now: Instant) -> Held {
+        let mut held = Held::default();
+        let mut topics = HashSet::new();
+        for (_, group) in self.reachable(now) {
+            held.brokers += 1;
+            held.led += usize::from(group.has_leader());
+            held.replicas += group.members.len();
+            topics.extend(group.topics.keys());
+        }
+        held.topics = topics.len();
+        held
     }
 
     /// The route of `topic`, if any broker that can be reached has it.
@@ -422,6 +439,14 @@ impl Group {
             Kind::Raft { leadership, stand_in, .. } => {
                 leadership.map(|(_, leader)| leader).filter(|leader| self.members.contains_key(leader)).or(*stand_in)
             }
+        }
+    }
+
+    /// Whether somebody lives who takes messages.
+    fn has_leader(&self) -> bool {
+        match &self.kind {
+            Kind::Plain => self.members.contains_key(&0),
+            Kind::Raft { leadership, .. } => leadership.is_some_and(|(_, leader)| self.members.contains_key(&leader)),
         }
     }
 

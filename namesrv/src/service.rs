@@ -9,6 +9,7 @@ use remoting::Server;
 use remoting::ServerHandle;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::Figures;
 use crate::Options;
 use crate::Result;
 use crate::liveness;
@@ -18,6 +19,7 @@ use crate::processor::Processor;
 #[derive(Debug)]
 pub struct NamesrvHandle {
     server: ServerHandle,
+    processor: Arc<Processor>,
     scan: AbortOnDropHandle<()>,
 }
 
@@ -30,9 +32,9 @@ pub fn serve(listener: TcpListener, options: Options) -> Result<NamesrvHandle> {
     let processor = Arc::new(Processor::new(settings.broker_silent_max));
     let server = Server::new(settings.remoting, processor.clone()).start(listener)?;
     processor.set_address(server.local_addr());
-    let scan = AbortOnDropHandle::new(tokio::spawn(liveness::scan(processor, settings.scan_interval)));
+    let scan = AbortOnDropHandle::new(tokio::spawn(liveness::scan(Arc::clone(&processor), settings.scan_interval)));
     tracing::info!(address = %server.local_addr(), "name server is ready");
-    Ok(NamesrvHandle { server, scan })
+    Ok(NamesrvHandle { server, processor, scan })
 }
 
 impl NamesrvHandle {
@@ -40,6 +42,12 @@ impl NamesrvHandle {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.server.local_addr()
+    }
+
+    /// What it knows and has done.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.processor.figures(self.server.connections().len(), tokio::time::Instant::now().into_std())
     }
 
     /// Answers what is in flight, for at most `within`, and ends.

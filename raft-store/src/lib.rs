@@ -38,7 +38,7 @@ mod segmented_log;
 mod sigbus;
 mod slots;
 mod stall;
-mod sync_times;
+mod times;
 mod verified;
 mod view;
 mod writer;
@@ -55,7 +55,7 @@ pub use read_budget::ReadBudget;
 pub use repair::{PeerRange, RangeAnswer, RangeSource, Repaired, StoppedStore};
 pub use scrub::{ScrubOptions, ScrubStatus};
 pub use stall::{Pace, StallLimits};
-pub use sync_times::SyncHistogram;
+pub use times::{TimeHistogram, Times};
 pub use view::{
     Extent, Health, LogEntries, LogView, RecordRange, ResumePoint, SealedSegment, StopClass, Vote, Watermarks,
 };

@@ -35,7 +35,7 @@ use crate::record::{self, Draft, Header, Kind, Seed};
 use crate::region::Files;
 use crate::segment::{HEADER_BYTES, Segment};
 use crate::stall::Pace;
-use crate::sync_times::SyncTimes;
+use crate::times::Times;
 use crate::verified::Verified;
 use crate::view::{Extent, Health, RecordRange, ResumePoint, SealedSegment, Vote, Watermarks};
 
@@ -191,7 +191,7 @@ pub(crate) struct Log {
     verified: Verified,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) sealed: watch::Sender<Option<SealedSegment>>,
-    pub(crate) sync_times: SyncTimes,
+    pub(crate) sync_times: Times,
     pub(crate) preparer: Arc<Preparer>,
     pub(crate) pace: Arc<watch::Sender<Pace>>,
     /// Whether appends count as done once the disk has them. Changed by the writer alone.
@@ -210,7 +210,7 @@ impl Log {
         let sealed = watch::Sender::new(None);
         let health = watch::Sender::new(Health::Good);
         let pace = Arc::new(watch::Sender::new(Pace::Normal));
-        let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), SyncTimes::default());
+        let (state, latched, sync_times) = (RwLock::new(state), OnceLock::new(), Times::default());
         let (damage, verified) = (watch::Sender::new(Vec::new()), Verified::default());
         let flush_is_sync = AtomicBool::new(options.flush == FlushMode::Sync);
         Self {

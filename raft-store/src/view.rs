@@ -16,7 +16,7 @@ use crate::scrub::{ScrubStatus, Scrubber};
 use crate::segment;
 use crate::segmented_log::Log;
 use crate::stall::Pace;
-use crate::sync_times::SyncHistogram;
+use crate::times::TimeHistogram;
 use crate::writer::{Op, Queue, Reply, Threads, Write};
 
 /// What all handles of one store share. The last one to go stops the store, as a kill would.
@@ -261,7 +261,7 @@ impl LogView {
     }
 
     /// How long the syncs of the segments took.
-    pub fn sync_times(&self) -> SyncHistogram {
+    pub fn sync_times(&self) -> TimeHistogram {
         self.log().sync_times.histogram()
     }
 

@@ -57,6 +57,10 @@ pub(super) struct File {
     pub(super) raft: Raft,
     #[serde(default)]
     pub(super) broker: Broker,
+    #[serde(default)]
+    pub(super) metrics: Metrics,
+    #[serde(default)]
+    pub(super) log: Log,
 }
 
 #[derive(Debug, Deserialize)]
@@ -263,5 +267,37 @@ impl Default for Broker {
             transaction_check_interval: transactions.check_interval,
             transaction_check_max: transactions.check_max,
         }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) names_max: usize,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { names_max: 1_000 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Log {
+    pub(super) filter: String,
+    pub(super) format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { filter: "info".to_owned(), format: LogFormat::Text }
     }
 }

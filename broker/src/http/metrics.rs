@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use raft_store::SyncHistogram;
+use raft_store::TimeHistogram;
 
 /// Metrics as text; samples of one name are added together.
 #[derive(Debug, Default)]
@@ -31,7 +31,9 @@ impl MetricsText {
         MetricFamily { text: &mut self.text, name: name.to_owned() }
     }
 
-    pub(crate) fn into_text(self) -> String {
+    /// The text, as Prometheus reads it.
+    #[must_use]
+    pub fn into_text(self) -> String {
         self.text
     }
 }
@@ -50,13 +52,26 @@ impl MetricFamily<'_> {
     }
 
     /// Adds one histogram of times, in seconds.
-    pub fn times(&mut self, labels: &[(&str, &str)], times: &SyncHistogram) -> &mut Self {
-        for (bound, count) in &times.at_most {
-            self.bucket(labels, &bound.as_secs_f64().to_string(), *count);
+    pub fn times(&mut self, labels: &[(&str, &str)], times: &TimeHistogram) -> &mut Self {
+        let at_most = times.at_most.iter().map(|(bound, count)| (bound.as_secs_f64(), *count));
+        self.buckets(labels, at_most, times.count, times.total.as_secs_f64())
+    }
+
+    /// Adds one histogram: how many values are at most so large, for each bound in rising order; how many there are; and
+    /// their sum.
+    pub fn buckets(
+        &mut self,
+        labels: &[(&str, &str)],
+        at_most: impl Iterator<Item = (f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) -> &mut Self {
+        for (bound, count) in at_most {
+            self.bucket(labels, &bound.to_string(), count);
         }
-        self.bucket(labels, "+Inf", times.count);
-        self.line("_sum", labels, times.total.as_secs_f64());
-        self.line("_count", labels, times.count)
+        self.bucket(labels, "+Inf", count);
+        self.line("_sum", labels, sum);
+        self.line("_count", labels, count)
     }
 
     fn bucket(&mut self, labels: &[(&str, &str)], bound: &str, count: u64) {
@@ -83,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_histogram_ends_with_everything() {
-        let times = SyncHistogram {
+        let times = TimeHistogram {
             at_most: vec![(Duration::from_micros(250), 3), (Duration::from_secs(1), 4)],
             count: 5,
             total: Duration::from_millis(2_500),

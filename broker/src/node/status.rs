@@ -59,12 +59,14 @@ impl Admin for Shared {
 
     fn status(&self) -> NodeStatus {
         let groups: Vec<_> = self.groups.iter().map(|group| group_status(group)).collect();
-        let state = *self.state.lock();
+        let failure = self.failure.borrow().clone();
+        // The process is about to end, whatever it was doing.
+        let state = if failure.is_some() { NodeState::Failed } else { *self.state.lock() };
         let unknown = || {
             let text = "no name server knows this node yet, so no client finds it".to_owned();
             (!self.registration.was_registered()).then_some(text)
         };
-        let problem = problem(state, &groups, self.failure.borrow().as_deref()).or_else(unknown);
+        let problem = problem(state, &groups, failure.as_deref()).or_else(unknown);
         NodeStatus {
             cluster: self.options.cluster.name.clone(),
             cluster_id: self.options.cluster.id.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -159,7 +161,7 @@ impl Admin for Shared {
     }
 
     fn collect(&self, metrics: &mut MetricsText) {
-        collect(self, metrics);
+        super::metrics::collect(self, metrics);
     }
 
     fn transfer_leader(
@@ -461,7 +463,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
     status
 }
 
-fn sync_status(syncs: &raft_store::SyncHistogram) -> SyncStatus {
+fn sync_status(syncs: &raft_store::TimeHistogram) -> SyncStatus {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let most = |count: u64| u128::from(count) * 100 >= u128::from(syncs.count) * 99;
     let p99 = syncs.at_most.iter().find(|(_, count)| syncs.count > 0 && most(*count));
@@ -516,164 +518,6 @@ fn members(metrics: &GroupMetrics, own_id: u64) -> Vec<MemberStatus> {
             catching_up: metrics.catching_up.contains(&id),
         })
         .collect()
-}
-
-fn collect(shared: &Shared, metrics: &mut MetricsText) {
-    let status = shared.status();
-    let flag = u8::from;
-    metrics.gauge("gantry_ready", "Whether every group on this node has a leader.").sample(&[], flag(status.ready));
-    metrics.gauge("gantry_uptime_seconds", "Since the process started.").sample(&[], status.uptime_ms / 1_000);
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&GroupStatus) -> Option<u64>| {
-        let mut family = metrics.gauge(name, help);
-        for group in &status.groups {
-            if let Some(value) = value(group) {
-                family.sample(&[("group", &group.name)], value);
-            }
-        }
-    };
-    gauge("gantry_raft_is_leader", "Whether this replica leads and answers clients.", &|group| {
-        Some(u64::from(group.gates_open))
-    });
-    gauge("gantry_raft_term", "The newest term known.", &|group| Some(group.term));
-    gauge("gantry_raft_last_index", "Last entry in the log.", &|group| group.last);
-    gauge("gantry_raft_flushed_index", "Last entry on this disk.", &|group| group.flushed);
-    gauge("gantry_raft_committed_index", "Last entry known to be committed.", &|group| group.committed);
-    gauge("gantry_disk_total_bytes", "Used and free bytes of the disk with the log.", &|group| {
-        Some(group.disk.as_ref()?.total_bytes)
-    });
-    gauge("gantry_disk_free_bytes", "Free bytes of the disk with the log.", &|group| {
-        Some(group.disk.as_ref()?.free_bytes)
-    });
-    gauge("gantry_disk_refuses", "Whether messages would be refused because the disk is full.", &|group| {
-        Some(u64::from(group.disk.as_ref()?.refusal.is_some()))
-    });
-    gauge("gantry_derived_files_wait_for_room", "Whether derived files wait for room on the disk.", &|group| {
-        Some(u64::from(group.derived_files_wait.is_some()))
-    });
-    gauge("gantry_raft_applied_index", "Last entry applied.", &|group| group.applied);
-    gauge("gantry_replay_left_bytes", "What a start still has to apply of the log; 0: nothing.", &|group| {
-        Some(group.replay.as_ref().map_or(0, |replay| replay.left_bytes))
-    });
-    gauge("gantry_replay_messages_per_second", "How fast a start applies the log again, while it does.", &|group| {
-        Some(group.replay.as_ref()?.messages_per_second)
-    });
-    let log = |group: &GroupStatus, value: fn(&LogStatus) -> Option<u64>| group.log.as_ref().and_then(value);
-    gauge("gantry_log_first_index", "First entry in the log.", &|group| log(group, |log| log.first));
-    gauge("gantry_log_start_bytes", "Position of the first record in the log.", &|group| {
-        log(group, |log| Some(log.start_position))
-    });
-    gauge("gantry_log_segments", "Segment files.", &|group| log(group, |log| Some(log.segments)));
-    gauge("gantry_log_file_bytes", "What segment files take on the disk.", &|group| {
-        log(group, |log| Some(log.file_bytes))
-    });
-    gauge("gantry_log_earliest_message_seconds", "When the first message in the log was stored.", &|group| {
-        log(group, |log| u64::try_from(log.earliest_message_ms? / 1000).ok())
-    });
-    gauge("gantry_raft_snapshot_index", "The entry that a new replica starts from.", &|group| {
-        log(group, |log| log.snapshot)
-    });
-    gauge("gantry_redundancy_reduced", "Whether this replica has lost its identity and does not vote yet.", &|group| {
-        Some(u64::from(group.returning))
-    });
-    metrics
-        .gauge("gantry_retention_clock_ahead", "Whether nothing is dropped for its age: the clock ran ahead.")
-        .sample(&[], flag(status.retention.clock_ahead_ms.is_some()));
-    let running: Vec<_> =
-        shared.groups.iter().filter_map(|group| group.running().map(|running| (group.name(), running))).collect();
-    let mut counter = |name: &str, help: &str, value: &dyn Fn(&super::group::Running) -> u64| {
-        let mut family = metrics.counter(name, help);
-        for (name, running) in &running {
-            family.sample(&[("group", *name)], value(running));
-        }
-    };
-    counter("rocketmq_messages_in_total", "Messages accepted by this replica.", &|r| r.group.put_totals().0);
-    counter("rocketmq_throughput_in_total", "Bytes accepted by this replica.", &|r| r.group.put_totals().1);
-    counter("rocketmq_messages_out_total", "Messages given to consumers.", &|r| r.group.got_total());
-    counter("gantry_log_end_bytes", "Position of the end of the log.", &|r| r.log.watermarks().end.get());
-    counter("gantry_retention_dropped_segments_total", "Segments dropped by retention.", &|r| {
-        r.retention.figures().dropped
-    });
-    counter("gantry_log_repaired_ranges_total", "Damaged ranges fetched from other members.", &|r| {
-        r.repairer.status().repaired_ranges
-    });
-    counter("gantry_log_repaired_bytes_total", "Their bytes.", &|r| r.repairer.status().repaired_bytes);
-    let scrub = |r: &super::group::Running| r.log.scrub().unwrap_or_default();
-    counter("gantry_scrub_bytes_total", "Bytes of sealed segments re-read from the disk.", &|r| scrub(r).bytes);
-    counter("gantry_scrub_segments_total", "Sealed segments compared with their digests.", &|r| scrub(r).segments);
-    counter("gantry_scrub_faults_total", "Damaged places found by scrubbing.", &|r| scrub(r).faults);
-    counter("gantry_digests_compared_total", "Sealed segments compared with another node.", &|r| {
-        r.comparer.compared().segments
-    });
-    counter("gantry_log_cuts_total", "Whether this start cut off an end of the log that was not whole.", &|r| {
-        u64::from(r.recovered.has_cut)
-    });
-    counter(
-        "gantry_log_disk_lost_flushed_total",
-        "Whether the disk has lost what it said it had, seen at this start.",
-        &|r| u64::from(r.recovered.disk_lost_flushed),
-    );
-    counter("gantry_starts_total", "How often this replica was started.", &|r| r.recovered.start_counter);
-    let mut syncs = metrics.histogram("gantry_log_sync_seconds", "Time that each sync of the log took.");
-    for (name, running) in &running {
-        syncs.times(&[("group", *name)], &running.log.sync_times());
-    }
-    let mut damaged = metrics.gauge("gantry_log_damaged_ranges", "Damaged ranges that are not repaired yet.");
-    for group in &status.groups {
-        damaged.sample(&[("group", &group.name)], group.damaged.len());
-    }
-    let mut differs = metrics.gauge("gantry_digest_differences", "Chunks of the log that another node has otherwise.");
-    for (name, running) in &running {
-        differs.sample(&[("group", *name)], running.comparer.compared().differences.len());
-    }
-    let mut failed = metrics.gauge("gantry_group_failed", "Whether this replica does not run and waits for a person.");
-    for group in &status.groups {
-        failed.sample(&[("group", &group.name)], flag(group.role == ReplicaRole::Failed));
-    }
-    let mut passes = metrics.gauge("gantry_scrub_last_pass_timestamp_seconds", "When the last complete pass ended.");
-    for (name, running) in &running {
-        if let Some(ended) = running.log.scrub().and_then(|scrub| scrub.last_pass_ms) {
-            passes.sample(&[("group", *name)], ended / 1_000);
-        }
-    }
-    let mut clients = metrics.gauge("gantry_clients", "Connected clients, once in each of their groups.");
-    for (name, running) in &running {
-        let (producers, consumers) = running.group.client_counts();
-        clients.sample(&[("group", *name), ("kind", "producer")], producers);
-        clients.sample(&[("group", *name), ("kind", "consumer")], consumers);
-    }
-    let mut held = metrics.gauge("gantry_held_pulls", "Pulls that wait for messages.");
-    for (name, running) in &running {
-        held.sample(&[("group", *name)], running.group.held_pulls());
-    }
-    let mut halves = metrics.gauge("gantry_half_messages", "Messages whose transaction is pending.");
-    for (name, running) in &running {
-        halves.sample(&[("group", name)], running.group.pending_transactions());
-    }
-    let mut popped = metrics.gauge("gantry_popped_messages", "Messages popped and not acknowledged yet.");
-    for (name, running) in &running {
-        popped.sample(&[("group", name)], running.group.popped_messages());
-    }
-    let mut delayed = metrics.gauge("gantry_delayed_messages", "Messages that wait for their time.");
-    for (name, running) in &running {
-        let waiting = running.group.delayed_messages();
-        delayed.sample(&[("group", *name), ("kind", "level")], waiting.on_levels);
-        delayed.sample(&[("group", *name), ("kind", "timer")], waiting.timers);
-    }
-    let mut overdue = metrics.gauge(
-        "gantry_timer_overdue_seconds",
-        "For how long a message has been due that waited for a time of its own, and is not delivered yet.",
-    );
-    for (name, running) in &running {
-        overdue.sample(&[("group", name)], running.group.delayed_messages().timer_overdue_ms as f64 / 1_000.0);
-    }
-    let mut in_flight = metrics.gauge("gantry_bytes_in_flight", "Bytes accepted and not yet answered.");
-    for (name, running) in &running {
-        in_flight.sample(&[("group", *name)], running.sequencer.bytes_in_flight());
-    }
-    let mut name_servers = metrics.gauge("gantry_name_server_registered", "Whether a name server is up to date.");
-    for server in &status.name_servers {
-        name_servers.sample(&[("address", &server.addr)], flag(server.registered));
-    }
 }
 
 fn millis(duration: Duration) -> u64 {

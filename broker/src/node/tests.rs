@@ -2,7 +2,9 @@
 
 mod commits;
 mod damaged;
+mod health;
 mod http;
+mod metrics;
 mod rejoin;
 mod retire;
 mod stall;
@@ -143,7 +145,7 @@ async fn one_failed_replica_fails_the_node() {
     assert!(reason.starts_with("group broker-b: "), "{reason}");
     let status = node.shared.status();
     assert!(!status.ready);
-    assert_eq!(status.health, reason);
+    assert_eq!((status.state, &status.health), (NodeState::Failed, &reason));
     let shared = Arc::clone(&node.shared);
     node.abandon().await;
     assert_eq!(shared.status().state, NodeState::Failed);

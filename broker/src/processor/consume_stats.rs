@@ -74,7 +74,7 @@ impl Group {
 
     /// For a queue that a group pops from: an offset as far from the queue's end as messages are not acknowledged, and
     /// the first message that was never given. What lies between is under way, wherever it lies.
-    fn popped(&self, group: &GroupName, topic: &TopicName, queue_id: u32) -> Option<(u64, u64)> {
+    pub(super) fn popped(&self, group: &GroupName, topic: &TopicName, queue_id: u32) -> Option<(u64, u64)> {
         let pops = self.0.state.pops();
         let queue = pops.queue(group, topic, queue_id)?;
         Some((queue.next.saturating_sub(queue.taken.len() as u64), queue.next))

@@ -38,6 +38,7 @@ use super::filter::{self, MATCH_ALL, MessageFilter};
 use super::pull::{Held, filter_failure, no_permission};
 use super::send::{dead_letter_topic, wire_offset, wire_queue};
 use super::send_back::retried_properties;
+use super::stats::MessageKind;
 use super::{Group, now};
 use crate::forward::{Patience, Place, Repeat, Source};
 use crate::pull_hold::{Wait, Wanted};
@@ -443,7 +444,7 @@ impl Group {
         let command = Command::BuryPopped { queue: queue.clone(), queue_offsets, stamped_ms: self.stamp_ms() };
         match self.0.raft.propose(command.encode_with(&records)).await? {
             (ApplyReply::Command { reply: CommandReply::Done, .. }, _) => {
-                self.0.stats.count_put(&name, count, bytes);
+                self.0.stats.count_put(&name, MessageKind::Normal, count, bytes);
                 Ok(())
             }
             // Acknowledged, given again or buried by another leader; or the topic has just been deleted.
@@ -514,7 +515,7 @@ impl Group {
             count += messages.len() as u64;
             queues.push(PoppedQueue { queue_id: wire_queue(queue.queue_id), messages });
         }
-        self.0.stats.count_got(&task.topic, &task.group, count);
+        self.0.stats.count_got(&task.topic, &task.group, count, body.len() as u64);
         let mut answer = success(request).with_remark("FOUND").with_body(body.freeze());
         PopResponse {
             rest_num: wire_offset(self.rest(task)),

@@ -5,7 +5,7 @@
 //! Beyond the end only a leader that is sure to lead can tell a wrong offset from one that it has not reached itself, so
 //! code 21, which moves consumers, never comes from anyone else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::body::MessageModel;
@@ -148,15 +148,23 @@ impl Group {
 
     /// Reads, and answers, parks or asks further. A read that has to wait for the disk waits elsewhere.
     fn run_pull(&self, request: RemotingCommand, responder: Responder, task: PullTask, hold: Option<Duration>) {
+        let began = Instant::now();
         if self.0.store.is_hot(&task.topic, task.queue_id, task.queue_offset) {
-            self.run_pull_here(request, responder, task, hold);
+            self.run_pull_here(request, responder, task, hold, began);
         } else {
             let group = self.clone();
-            self.0.tasks.spawn_blocking(move || group.run_pull_here(request, responder, task, hold));
+            self.0.tasks.spawn_blocking(move || group.run_pull_here(request, responder, task, hold, began));
         }
     }
 
-    fn run_pull_here(&self, request: RemotingCommand, responder: Responder, task: PullTask, hold: Option<Duration>) {
+    fn run_pull_here(
+        &self,
+        request: RemotingCommand,
+        responder: Responder,
+        task: PullTask,
+        hold: Option<Duration>,
+        began: Instant,
+    ) {
         let found = match self.read_queue(&task) {
             Ok(found) => found,
             Err(failure) => return self.reply(&request, responder, Err(failure)),
@@ -165,6 +173,7 @@ impl Group {
             Verdict::Answer(code, remark, next) => {
                 let answer = self.pull_answer(&request, &task, &found, code, remark, next);
                 responder.send_parts(answer, found.parts);
+                self.0.stats.pull_times.note(began.elapsed());
             }
             Verdict::Wait => match hold {
                 Some(hold) => self.park(request, responder, task, hold),
@@ -387,7 +396,8 @@ impl Group {
         next_begin_offset: i64,
     ) -> RemotingCommand {
         if code == ResponseCode::SUCCESS {
-            self.0.stats.count_got(&task.topic, &task.group, found.messages as u64);
+            let bytes = found.parts.iter().map(|part| part.len() as u64).sum();
+            self.0.stats.count_got(&task.topic, &task.group, found.messages as u64, bytes);
         } else {
             self.0.stats.missed.add(1);
         }

@@ -13,6 +13,7 @@ use protocol::{RemotingCommand, RequestCode, ResponseCode};
 
 use super::answer::{Failure, Outcome, success};
 use super::send::{Prepared, Ready, appended, plain_address, wire_offset, wire_queue};
+use super::stats::MessageKind;
 use super::{Group, now};
 
 /// Time for the requester to take its reply. The responder waits 3 s for all of it.
@@ -51,7 +52,7 @@ impl Group {
             .first()
             .ok_or_else(|| Failure::error("nothing was stored"))
             .and_then(|outcome| appended(outcome, &target.topic))?;
-        self.0.stats.count_put(&target.topic, 1, bytes);
+        self.0.stats.count_put(&target.topic, MessageKind::Normal, 1, bytes);
         let mut answer = match pushed {
             Ok(()) => success(request),
             Err(why) => RemotingCommand::response_to(request, ResponseCode::SYSTEM_ERROR)

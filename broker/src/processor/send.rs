@@ -9,6 +9,7 @@ mod plan;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::BytesMut;
 use protocol::header::{DEFAULT_REGION, SendRequest, SendResponse};
@@ -63,6 +64,7 @@ impl Lookup for Group {
 
 impl Group {
     pub(super) fn serve_send(&self, request: RemotingCommand, responder: Responder, source: Source) {
+        let began = Instant::now();
         if !matches!(self.place(), Place::Here { .. }) {
             self.serve_at_leader(request, responder, source, SEND_PATIENCE);
             return;
@@ -74,6 +76,7 @@ impl Group {
                 let bytes = records.len() as u64;
                 self.0.sequencer.append(records.freeze(), count, move |result| {
                     group.finish_send(request, responder, source, &target, unique_key, bytes, result);
+                    group.0.stats.send_times.note(began.elapsed());
                 });
             }
             Ok(Prepared::Create(_)) => self.serve_at_leader(request, responder, source, SEND_PATIENCE),
@@ -130,7 +133,7 @@ impl Group {
                 let _ = write!(msg_id, "{separator}{id}");
             }
             if !target.half {
-                self.0.stats.count_put(&target.topic, outcomes.len() as u64, bytes);
+                self.0.stats.count_put(&target.topic, target.kind(), outcomes.len() as u64, bytes);
             }
             Ok((first.ok_or_else(|| Failure::error("nothing was stored"))?, msg_id))
         });
@@ -155,6 +158,7 @@ impl Group {
 
     /// Does a send on the leader, with time to create what is missing.
     pub(super) async fn send_patiently(&self, request: &RemotingCommand, origin: SocketAddr) -> Outcome {
+        let began = Instant::now();
         // A topic and its dead-letter topic at most.
         for _ in 0..3 {
             let ready = match self.prepare_send(request, origin) {
@@ -172,7 +176,9 @@ impl Group {
             let bytes = records.len() as u64;
             let result = self.append(records, count).await;
             let result = result.as_deref().map_err(Clone::clone);
-            return self.send_outcome(request, &target, unique_key, bytes, result);
+            let outcome = self.send_outcome(request, &target, unique_key, bytes, result);
+            self.0.stats.send_times.note(began.elapsed());
+            return outcome;
         }
         Err(Failure::error("the topic was deleted while it was being created"))
     }

@@ -12,6 +12,7 @@ use protocol::{GroupName, RemotingCommand, ResponseCode};
 use super::Group;
 use super::answer::{Failure, Outcome, success};
 use super::send::{OWN_RETRY_LIMIT_VERSION, appended, dead_letter_topic, retry_topic, wire_queue};
+use super::stats::MessageKind;
 use super::waiting::WAITING_PROPERTIES_BYTES_MAX;
 use crate::delay_levels::SCHEDULE_TOPIC;
 
@@ -100,7 +101,7 @@ impl Group {
         for outcome in &outcomes {
             appended(outcome, &topic.name)?;
         }
-        self.0.stats.count_put(&topic.name, 1, size);
+        self.0.stats.count_put(&topic.name, MessageKind::Normal, 1, size);
         Ok(success(request))
     }
 }

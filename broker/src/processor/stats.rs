@@ -3,6 +3,8 @@
 //! A meter counts for ever; a sampler reads it now and then into short rings, and a rate is the difference between the
 //! newest and the oldest sample of a ring. Counting takes a read lock and an atomic addition.
 
+mod labelled;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,6 +12,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use protocol::{GroupName, TopicName};
+use raft_store::Times;
+
+use self::labelled::{Counts, Labels, Reader, TopicCount};
+pub(crate) use self::labelled::{GotTotals, MessageKind, OTHER, PutTotals, Sizes, SizesSeen};
 
 /// How often [`Stats::sample`] is to be called.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
@@ -212,14 +218,26 @@ pub(crate) struct Stats {
     pub(crate) found: Meter,
     /// Pulls that found nothing.
     pub(crate) missed: Meter,
+    /// Transactions committed here.
+    pub(crate) committed: AtomicU64,
+    /// Transactions rolled back here.
+    pub(crate) rolled_back: AtomicU64,
+    /// From the request of a producer to its answer, on the leader.
+    pub(crate) send_times: Times,
+    /// From a pull, or from when it was woken, to its answer.
+    pub(crate) pull_times: Times,
+    /// Sizes of messages put.
+    pub(crate) sizes: Sizes,
     mornings: Mutex<Mornings>,
-    by_topic: RwLock<HashMap<TopicName, Arc<Meter>>>,
-    by_reader: RwLock<HashMap<TopicName, HashMap<GroupName, Arc<Meter>>>>,
+    by_topic: RwLock<HashMap<TopicName, Arc<TopicCount>>>,
+    by_reader: RwLock<HashMap<TopicName, HashMap<GroupName, Arc<Reader>>>>,
+    put_labels: Labels,
+    got_labels: Labels,
 }
 
 impl Stats {
-    /// All zero.
-    pub(crate) fn new(now: Instant) -> Self {
+    /// All zero. So many topics, and so many pairs of topic and group, are named in metrics; the others are summed.
+    pub(crate) fn new(now: Instant, names_max: usize) -> Self {
         Self {
             started: now,
             put: Meter::new(now),
@@ -228,9 +246,16 @@ impl Stats {
             got: Meter::new(now),
             found: Meter::new(now),
             missed: Meter::new(now),
+            committed: AtomicU64::new(0),
+            rolled_back: AtomicU64::new(0),
+            send_times: Times::default(),
+            pull_times: Times::default(),
+            sizes: Sizes::default(),
             mornings: Mutex::default(),
             by_topic: RwLock::new(HashMap::new()),
             by_reader: RwLock::new(HashMap::new()),
+            put_labels: Labels::new(names_max),
+            got_labels: Labels::new(names_max),
         }
     }
 
@@ -239,51 +264,72 @@ impl Stats {
         self.started
     }
 
-    /// Counts `count` messages put into `topic` by one request.
-    pub(crate) fn count_put(&self, topic: &TopicName, count: u64, bytes: u64) {
+    /// Counts `count` messages of `bytes` in all, put into `topic` by one request.
+    pub(crate) fn count_put(&self, topic: &TopicName, kind: MessageKind, count: u64, bytes: u64) {
         self.put.add(count);
         self.put_bytes.add(bytes);
-        if let Some(meter) = self.by_topic.read().get(topic) {
-            meter.add(count);
+        self.sizes.note(count, bytes);
+        if let Some(found) = self.by_topic.read().get(topic) {
+            found.add(kind, count, bytes);
             return;
         }
         let mut by_topic = self.by_topic.write();
-        by_topic.entry(topic.clone()).or_insert_with(|| Arc::new(Meter::new(self.put.newest()))).add(count);
+        let new = || Arc::new(TopicCount::new(Meter::new(self.put.newest()), self.put_labels.take()));
+        by_topic.entry(topic.clone()).or_insert_with(new).add(kind, count, bytes);
     }
 
-    /// Counts `count` messages of `topic` given to `group` by one answer.
-    pub(crate) fn count_got(&self, topic: &TopicName, group: &GroupName, count: u64) {
+    /// Counts `count` messages of `topic`, `bytes` in all, given to `group` by one answer.
+    pub(crate) fn count_got(&self, topic: &TopicName, group: &GroupName, count: u64, bytes: u64) {
         self.got.add(count);
         self.found.add(1);
-        if let Some(meter) = self.by_reader.read().get(topic).and_then(|groups| groups.get(group)) {
-            meter.add(count);
+        if let Some(found) = self.by_reader.read().get(topic).and_then(|groups| groups.get(group)) {
+            found.add(count, bytes);
             return;
         }
         let mut by_reader = self.by_reader.write();
         let groups = by_reader.entry(topic.clone()).or_default();
-        groups.entry(group.clone()).or_insert_with(|| Arc::new(Meter::new(self.got.newest()))).add(count);
+        let new = || Arc::new(Reader::new(Meter::new(self.got.newest()), self.got_labels.take()));
+        groups.entry(group.clone()).or_insert_with(new).add(count, bytes);
     }
 
     /// The meter of messages put into a topic, if there were any.
     pub(crate) fn topic(&self, topic: &str) -> Option<Arc<Meter>> {
-        self.by_topic.read().get(topic).cloned()
+        self.by_topic.read().get(topic).map(|count| Arc::clone(&count.meter))
     }
 
     /// The meter of messages of a topic given to a group, if there were any.
     pub(crate) fn reader(&self, topic: &str, group: &str) -> Option<Arc<Meter>> {
-        self.by_reader.read().get(topic)?.get(group).cloned()
+        self.by_reader.read().get(topic)?.get(group).map(|reader| Arc::clone(&reader.meter))
+    }
+
+    /// What was put, by topic and kind; all topics without a name of their own together, last.
+    pub(crate) fn put_totals(&self) -> Vec<PutTotals> {
+        let by_topic = self.by_topic.read();
+        labelled::put_totals(&by_topic, &self.put_labels)
+    }
+
+    /// What was given, by topic and group; all pairs without a name of their own together, last.
+    pub(crate) fn got_totals(&self) -> Vec<GotTotals> {
+        let by_reader = self.by_reader.read();
+        labelled::got_totals(&by_reader, &self.got_labels)
     }
 
     /// Forgets a deleted topic.
     pub(crate) fn forget_topic(&self, topic: &TopicName) {
-        self.by_topic.write().remove(topic);
-        self.by_reader.write().remove(topic);
+        if let Some(count) = self.by_topic.write().remove(topic) {
+            self.put_labels.give_back(count.label, count.all());
+        }
+        for reader in self.by_reader.write().remove(topic).unwrap_or_default().into_values() {
+            self.got_labels.give_back(reader.label, reader.all());
+        }
     }
 
     /// Forgets a deleted group.
     pub(crate) fn forget_group(&self, group: &GroupName) {
         for groups in self.by_reader.write().values_mut() {
-            groups.remove(group);
+            if let Some(reader) = groups.remove(group) {
+                self.got_labels.give_back(reader.label, reader.all());
+            }
         }
     }
 
@@ -302,11 +348,11 @@ impl Stats {
         for meter in [&self.put, &self.put_bytes, &self.put_failed, &self.got, &self.found, &self.missed] {
             meter.sample(now);
         }
-        for meter in self.by_topic.read().values() {
-            meter.sample(now);
+        for count in self.by_topic.read().values() {
+            count.meter.sample(now);
         }
-        for meter in self.by_reader.read().values().flat_map(HashMap::values) {
-            meter.sample(now);
+        for reader in self.by_reader.read().values().flat_map(HashMap::values) {
+            reader.meter.sample(now);
         }
     }
 }
@@ -326,10 +372,10 @@ mod tests {
     #[test]
     fn rates_are_differences_between_samples() {
         let start = Instant::now();
-        let stats = Stats::new(start);
+        let stats = Stats::new(start, 100);
         let topic = TopicName::parse("T").unwrap();
-        stats.count_put(&topic, 5, 50);
-        stats.count_put(&topic, 15, 150);
+        stats.count_put(&topic, MessageKind::Normal, 5, 50);
+        stats.count_put(&topic, MessageKind::Normal, 15, 150);
         stats.sample(start + Duration::from_secs(10));
         let meter = stats.topic("T").unwrap();
         assert_eq!(meter.minute(), Rate { sum: 20, per_second: 2.0, per_time: 10.0 });
@@ -345,8 +391,8 @@ mod tests {
     #[test]
     fn a_day_counts_from_its_first_minute_on() {
         let start = Instant::now();
-        let stats = Stats::new(start);
-        stats.count_put(&TopicName::parse("T").unwrap(), 5, 50);
+        let stats = Stats::new(start, 100);
+        stats.count_put(&TopicName::parse("T").unwrap(), MessageKind::Normal, 5, 50);
         for tick in 1..=12 {
             stats.sample(start + Duration::from_secs(10 * tick));
         }
@@ -373,9 +419,9 @@ mod tests {
     #[test]
     fn an_hour_is_seen_through_coarse_samples() {
         let start = Instant::now();
-        let stats = Stats::new(start);
+        let stats = Stats::new(start, 100);
         let (topic, group) = (TopicName::parse("T").unwrap(), GroupName::parse("g").unwrap());
-        stats.count_got(&topic, &group, 1);
+        stats.count_got(&topic, &group, 1, 10);
         for tick in 1..=60 {
             stats.sample(start + Duration::from_secs(10 * tick));
         }

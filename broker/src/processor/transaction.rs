@@ -17,6 +17,7 @@
 //! the group is connected to any replica: a transaction is not given up because its application was down.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -28,6 +29,7 @@ use protocol::{GroupName, RemotingCommand, RequestCode, ResponseCode};
 
 use super::answer::{Failure, Outcome, success};
 use super::send::{wire_offset, wire_queue};
+use super::stats::MessageKind;
 use super::waiting::{BATCH_BYTES_MAX, BATCH_MAX, real_place};
 use super::{Group, now};
 use crate::forward::Place;
@@ -166,8 +168,10 @@ impl Group {
         let command = Command::EndHalves { halves: vec![place], end, stamped_ms: self.stamp_ms() };
         match self.0.raft.propose(command.encode_with(&records)).await? {
             (ApplyReply::Command { reply: CommandReply::Done, .. }, _) => {
+                let ended = if topic.is_some() { &self.0.stats.committed } else { &self.0.stats.rolled_back };
+                ended.fetch_add(1, Ordering::Relaxed);
                 if let Some(topic) = topic {
-                    self.0.stats.count_put(&topic, 1, records.len() as u64);
+                    self.0.stats.count_put(&topic, MessageKind::Transaction, 1, records.len() as u64);
                 }
                 Ok(success(request))
             }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::{GroupName, TopicName};
+use raft_store::{TimeHistogram, Times};
 use tokio::sync::watch;
 
 use super::command::{IdentityRecord, QueueKey};
@@ -47,6 +48,7 @@ pub struct StateReader {
     timers: Arc<RwLock<Timers>>,
     /// Index of the last entry applied, plus one.
     applied_end: Arc<AtomicU64>,
+    apply_times: Arc<Times>,
     flush: watch::Receiver<Option<FlushSetting>>,
 }
 
@@ -54,6 +56,7 @@ impl StateReader {
     pub(super) fn new(
         state: &State,
         applied_end: Arc<AtomicU64>,
+        apply_times: Arc<Times>,
         flush: watch::Receiver<Option<FlushSetting>>,
     ) -> Self {
         let State { registry, halves, pops, timers, .. } = state;
@@ -63,6 +66,7 @@ impl StateReader {
             pops: Arc::clone(pops),
             timers: Arc::clone(timers),
             applied_end,
+            apply_times,
             flush,
         }
     }
@@ -75,6 +79,11 @@ impl StateReader {
     /// Index of the last entry applied.
     pub fn applied_index(&self) -> Option<u64> {
         self.applied_end.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// How long applying each entry took since the start.
+    pub fn apply_times(&self) -> TimeHistogram {
+        self.apply_times.histogram()
     }
 
     /// The cluster's and the group's name; none before the bootstrap command is applied.
@@ -163,6 +172,11 @@ impl StateReader {
     /// The topics a group has offsets for, by name.
     pub fn topics_consumed_by(&self, group: &str) -> Vec<TopicName> {
         self.registry.read().offsets.get(group).map(|topics| topics.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The groups that have offsets for any topic, by name.
+    pub fn groups_with_offsets(&self) -> Vec<GroupName> {
+        self.registry.read().offsets.keys().cloned().collect()
     }
 
     /// The groups that have offsets for a topic, by name.

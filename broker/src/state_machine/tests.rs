@@ -690,7 +690,7 @@ async fn about_to_rebuild() -> Group {
 #[tokio::test]
 async fn a_rebuild_says_how_far_it_is() {
     let group = about_to_rebuild().await;
-    let progress = || group.opened().replay.progress(std::time::Instant::now());
+    let progress = || group.opened().replay.progress(Instant::now());
     let begun = progress().unwrap();
     assert!(begun.rebuilds);
     assert_eq!((begun.done_bytes, begun.messages, begun.percent()), (0, 0, 0));
@@ -721,7 +721,7 @@ async fn a_start_that_lacks_nothing_rebuilds_nothing() {
     fill(&group, 1).await;
     group.kill();
     group.open();
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     let progress = group.opened().replay.progress(now).unwrap();
     assert!(!progress.rebuilds && progress.total_bytes < 8192, "{progress:?}");
     group.stop().await;
@@ -737,7 +737,7 @@ async fn a_start_that_lacks_nothing_rebuilds_nothing() {
 #[tokio::test]
 async fn a_rebuild_does_not_wait_for_what_a_leader_cut_off() {
     let group = about_to_rebuild().await;
-    let progress = || group.opened().replay.progress(std::time::Instant::now());
+    let progress = || group.opened().replay.progress(Instant::now());
     let last = group.log.entries(0).len() as u64 - 1;
     group.log.truncate(last);
     for entry in group.log.entries(0) {

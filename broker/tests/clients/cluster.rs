@@ -273,6 +273,7 @@ impl Node {
                 transactions: TRANSACTIONS,
                 message_bytes_max: 4 << 20,
                 retention_time: Duration::from_secs(72 * 3_600),
+                metric_names_max: 1_000,
             },
             state: store.state,
             store: store.store,

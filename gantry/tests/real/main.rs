@@ -7,6 +7,7 @@ mod join;
 mod operate;
 mod power;
 mod supervised;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -13,6 +13,7 @@ use protocol::{GroupName, ResponseCode, TopicName};
 
 use crate::delay_levels::DelayLevels;
 use crate::processor::answer::Failure;
+use crate::processor::stats::MessageKind;
 use crate::state_machine::topic::{PERM_INHERIT, PERM_READ, PERM_WRITE};
 use crate::state_machine::{GroupConfig, TopicConfig, TopicFilter};
 
@@ -75,12 +76,27 @@ pub(crate) struct Target {
     pub(crate) half: bool,
     /// It waits for this time before it goes there.
     pub(crate) due_ms: Option<i64>,
+    /// Its producer keeps it in order with others of the same sharding key.
+    pub(crate) ordered: bool,
 }
 
 impl Target {
     /// Whether it is stored elsewhere first.
     pub(crate) const fn waits(&self) -> bool {
         self.delay_level.is_some() || self.half || self.due_ms.is_some()
+    }
+
+    /// As metrics count it.
+    pub(crate) const fn kind(&self) -> MessageKind {
+        if self.half {
+            MessageKind::Transaction
+        } else if self.waits() {
+            MessageKind::Delay
+        } else if self.ordered {
+            MessageKind::Fifo
+        } else {
+            MessageKind::Normal
+        }
     }
 }
 
@@ -103,6 +119,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) names_real_topic: bool,
     pub(crate) timer: TimerScan<'a>,
     pub(crate) transaction: bool,
+    pub(crate) has_sharding_key: bool,
     /// The producer group that ends its transaction.
     pub(crate) producer_group: Option<&'a str>,
     /// Some property is one that the broker sets or takes out.
@@ -173,6 +190,7 @@ impl<'a> Scan<'a> {
                 "TIMER_DELAY_MS" => scan.timer.delay_ms = Some(value),
                 "TIMER_DELIVER_MS" => scan.timer.deliver_ms = Some(value),
                 "TIMER_DEL_UNIQKEY" => scan.timer.cancels = true,
+                "__SHARDINGKEY" => scan.has_sharding_key = true,
                 "PGROUP" => scan.producer_group = Some(value),
                 "TRAN_MSG" => scan.transaction = value.eq_ignore_ascii_case("true"),
                 _ => scan.needs_rewrite |= REPLACED.contains(&name),
@@ -325,6 +343,7 @@ pub(crate) fn plan(
                 delay_level: None,
                 half: false,
                 due_ms: None,
+                ordered: false,
             }),
             None => Plan::Create(dead_letter_topic(topic)),
         });
@@ -334,7 +353,16 @@ pub(crate) fn plan(
         Err(_) => pick(config.write_queues.max(1)),
     };
     let multi_tag = config.filter == TopicFilter::MultiTag;
-    Ok(Plan::Store(Target { topic: topic.clone(), queue_id, multi_tag, dead_letter: false, delay_level, half, due_ms }))
+    Ok(Plan::Store(Target {
+        topic: topic.clone(),
+        queue_id,
+        multi_tag,
+        dead_letter: false,
+        delay_level,
+        half,
+        due_ms,
+        ordered: sent.properties.has_sharding_key,
+    }))
 }
 
 /// Refuses a half message that nobody could end, or that would have to wait once more.

@@ -1,0 +1,106 @@
+//! Health, metrics and log of real processes.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, gantry, http, poll};
+
+const LONG: Duration = Duration::from_secs(40);
+
+fn health(addr: &str, which: &str) -> (u16, String) {
+    let (code, body) = http(addr, &format!("GET /health/{which}"), addr);
+    let health: Value = serde_json::from_str(&body).unwrap();
+    (code, health["health"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn health_tells_a_lost_majority_and_a_node_that_drains() {
+    let mut cluster = Cluster::start(&["--groups", "1"]);
+    let addrs = ["n1", "n2", "n3"].map(|node| cluster.http_of(node));
+    for addr in &addrs {
+        poll(LONG, "ready", || (health(addr, "ready").0 == 200).then_some(()));
+    }
+    // Two of three are gone: the third can do nothing for a client, and nothing is wrong with it.
+    cluster.dev(&["kill", "n2"]);
+    cluster.dev(&["kill", "n3"]);
+    let said = poll(LONG, "not ready", || Some(health(&addrs[0], "ready")).filter(|(code, _)| *code == 503)).1;
+    assert_eq!(said, "no leader that answers: broker-a");
+    assert_eq!(health(&addrs[0], "live").0, 200);
+    cluster.dev(&["start", "n2"]);
+    poll(LONG, "ready again", || (health(&addrs[0], "ready").0 == 200).then_some(()));
+    cluster.dev(&["start", "n3"]);
+    cluster.await_view("all replicas follow", |view| view["groups"][0]["followers"] == 2);
+    cluster.stop();
+}
+
+/// A process of its own, ended with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_name_server_is_watched_over_http_too() {
+    let mut cluster = Cluster::start(&["--nodes", "1", "--groups", "1"]);
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (listen, addr) = (free(), free());
+    let child = gantry().args(["namesrv", "--listen", &listen, "--http", &addr]).stderr(Stdio::null()).spawn().unwrap();
+    let _process = Process(child);
+    poll(LONG, "it listens", || std::net::TcpStream::connect(&addr).ok().map(drop));
+    assert_eq!(health(&addr, "live").0, 200);
+    assert_eq!(health(&addr, "ready"), (503, "no broker has registered".to_owned()));
+    let (code, metrics) = http(&addr, "GET /metrics", &addr);
+    assert!(code == 200 && metrics.contains("\ngantry_namesrv_brokers 0\n"), "{metrics}");
+    assert_eq!(http(&addr, "GET /metrics", "gantry.example").0, 421);
+    // Asking it for a route is counted as one that is missing.
+    let output = gantry().args(["topic", "describe", "nothing", "-n", &listen]).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    let (_, metrics) = http(&addr, "GET /metrics", &addr);
+    let line = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    assert_ne!(line("gantry_namesrv_routes_missing_total"), "0", "{metrics}");
+    assert_ne!(line("gantry_namesrv_requests_total{kind=\"route\"}"), "0", "{metrics}");
+    cluster.stop();
+}
+
+#[test]
+fn what_is_logged_changes_while_a_broker_runs() {
+    let mut cluster = Cluster::start(&["--nodes", "1", "--groups", "1"]);
+    let addr = cluster.http_of("n1");
+    let log_level =
+        |args: &[&str]| gantry().args(["log-level", "--nodes", &addr, "--output", "json"]).args(args).output().unwrap();
+    let filter = |args: &[&str]| -> (String, Value) {
+        let output = log_level(args);
+        assert!(output.status.success(), "{output:?}");
+        let lines: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (lines[0]["filter"].as_str().unwrap().to_owned(), lines[0]["was"].clone())
+    };
+    assert_eq!(filter(&[]), ("info".to_owned(), Value::Null));
+    let lines = || std::fs::read_to_string(cluster.data().join("log/n1.log")).unwrap().matches("DEBUG").count();
+    assert_eq!(lines(), 0);
+    assert_eq!(filter(&["debug"]), ("debug".to_owned(), "info".into()));
+    cluster.run(&["send", "t", "x"]);
+    poll(LONG, "lines of the new level", || (lines() > 0).then_some(()));
+    assert_eq!(filter(&["off"]).1, "debug");
+    assert_eq!(filter(&["info,broker::raft=warn"]).1, "off");
+
+    // What is no filter changes nothing, whoever sends it.
+    assert_eq!(log_level(&["broker=loud"]).status.code(), Some(1));
+    for wrong in ["filter=broker=loud", "filter=a&level=b", "level=info", ""] {
+        let (code, body) = http(&addr, &format!("POST /v1/log?{wrong}"), "localhost");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((code, &answer["code"]), (400, &"invalid".into()), "{wrong}: {body}");
+    }
+    let long = "x".repeat(5_000);
+    assert_eq!(http(&addr, &format!("POST /v1/log?filter={long}"), "localhost").0, 400);
+    assert_eq!(http(&addr, "PUT /v1/log?filter=info", "localhost").0, 405);
+    assert!(filter(&[]).0.contains("broker::raft=warn"));
+    let output = gantry().args(["log-level", "--nodes", "127.0.0.1:1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    cluster.stop();
+}
