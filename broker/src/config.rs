@@ -4,6 +4,9 @@
 //! know, with file, line and the nearest name, and checks the rules that span keys, so nothing after it checks again.
 
 mod file;
+pub mod reference;
+pub mod rocketmq;
+mod shown;
 mod unit;
 
 use std::collections::HashSet;
@@ -16,6 +19,7 @@ use crate::delay_levels::DelayLevels;
 use crate::processor::TransactionSettings;
 
 pub use file::parse_toml;
+pub use shown::{Origin, Shown};
 pub use unit::{parse_bytes, parse_duration};
 
 use crate::disk::DiskLimits;

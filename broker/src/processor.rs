@@ -90,6 +90,8 @@ use crate::store::{ArrivalListener, MessageStore};
 
 pub(crate) use self::admin_group::Reset;
 pub use self::filter::{MessageFilter, SqlFilter};
+#[cfg(test)]
+pub(crate) use self::live_settings::live_names;
 pub use self::transaction::TransactionSettings;
 pub use self::waiting::DelayedMessages;
 

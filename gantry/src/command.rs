@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cluster;
+pub(crate) mod config;
 pub(crate) mod flush;
 pub(crate) mod group;
 pub(crate) mod health;

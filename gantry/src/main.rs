@@ -89,6 +89,9 @@ enum Command {
     Recover(command::recover::RecoverArgs),
     /// Change when messages of a group count as acknowledged
     Flush(command::flush::FlushArgs),
+    /// Check, show and explain configuration files
+    #[command(subcommand)]
+    Config(command::config::ConfigCommand),
     /// Ask a node whether it is ready for clients
     Health(command::health::HealthArgs),
     /// Show or change what brokers and name servers log, while they run
@@ -147,6 +150,7 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
         }
         Command::Recover(args) => runtime()?.block_on(command::recover::run(args, format)),
         Command::Flush(args) => runtime()?.block_on(command::flush::run(args, format)),
+        Command::Config(command) => command::config::run(command, format),
         Command::Health(args) => runtime()?.block_on(command::health::run(args, format)),
         Command::LogLevel(args) => runtime()?.block_on(command::log_level::run(args, format)),
         Command::ClusterId => output::line(&new_cluster_id()),

@@ -122,6 +122,21 @@ pub(crate) fn run(args: NamesrvArgs) -> Result<()> {
     })
 }
 
+/// Checks the text of a file; `path` is for messages.
+///
+/// # Errors
+/// As a name server that reads it would say.
+pub(crate) fn check(path: &Path, text: &str) -> Result<(), ConfigError> {
+    let file: File = parse_toml(path, text)?;
+    let wrong = |message| ConfigError { path: path.to_owned(), line: None, message };
+    logging::parse_filter(&file.log).map_err(|why| wrong(format!("log: {why}")))?;
+    let addrs = [Some(file.listen), file.http_listen].into_iter().flatten();
+    match addrs.filter(|addr| !addr.ip().is_loopback()).find(|_| !file.insecure_public) {
+        None => Ok(()),
+        Some(addr) => Err(wrong(format!("{addr} is not a loopback address and insecure_public is not true"))),
+    }
+}
+
 fn load(path: &Path) -> Result<File, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
         path: path.to_owned(),

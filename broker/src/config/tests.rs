@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::reference::{Fallback, GROUP, Kind, MEMBER, SECTIONS, Section, TOKEN, commented_file, schema};
 use super::*;
 
 const GOOD: &str = r#"
@@ -178,4 +179,172 @@ fn retention_and_catch_up_have_limits() {
     let text = section("[retention]\ntime = \"3d\"\ndelete_hours = [4]\n[raft]\ncatch_up_rate = \"0B\"");
     let options = parse(&GOOD.replacen("[[group]]", &text, 1)).unwrap();
     assert_eq!((options.retention.delete_hours, options.raft.catch_up_rate), (vec![4], None));
+}
+
+/// What the types of the file take in one of its tables: serde names them all when it refuses one.
+fn accepted(table: &str) -> Vec<String> {
+    let text = match table {
+        "group" => GOOD.replacen("client_listen", "zzz = 1\nclient_listen", 1),
+        "http.token" => {
+            let token = "[[http.token]]\nzzz = 1\nname = \"a\"\nrole = \"read\"\n[[group]]";
+            GOOD.replacen("[[group]]", token, 1)
+        }
+        "group.member" => GOOD.replacen("id = 2", "zzz = 1\nid = 2", 1),
+        table if GOOD.contains(&format!("[{table}]")) => {
+            GOOD.replacen(&format!("[{table}]"), &format!("[{table}]\nzzz = 1"), 1)
+        }
+        table => GOOD.replacen("[[group]]", &format!("[{table}]\nzzz = 1\n[[group]]"), 1),
+    };
+    let error = parse(&text).unwrap_err().message;
+    let (found, expected) = error.split_once(", expected ").unwrap_or_else(|| panic!("{table}: {error}"));
+    assert_eq!(found, "unknown key `zzz`");
+    let mut names: Vec<_> = expected.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_reference_has_every_key_and_no_other() {
+    let tables: Vec<&str> = SECTIONS.iter().map(|section| section.name).chain(["group", "http"]).collect();
+    let error = parse(&GOOD.replacen("[node]", "[zzz]\n[node]", 1)).unwrap_err().message;
+    let accepted_tables: Vec<_> = error.split('`').skip(3).step_by(2).collect();
+    assert_eq!(sorted(tables), sorted(accepted_tables));
+    for section in SECTIONS.iter().chain([&GROUP, &MEMBER, &TOKEN]) {
+        let mut names: Vec<_> = section.keys.iter().map(|key| key.name).collect();
+        if section.name == "group" {
+            names.push("member");
+        }
+        assert_eq!(sorted(names), accepted(section.name), "[{}]", section.name);
+    }
+}
+
+fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
+    all.sort();
+    all
+}
+
+#[test]
+fn the_reference_shows_the_defaults_that_are_in_force() {
+    // A file in which every default is written out means the same as one that leaves all of them out.
+    let mut written = String::new();
+    for section in SECTIONS {
+        written += &format!("[{}]\n", section.name);
+        for key in section.keys {
+            match key.fallback {
+                Fallback::Required(value) | Fallback::Value(value) => written += &format!("{} = {value}\n", key.name),
+                Fallback::None(_) => {}
+            }
+        }
+    }
+    let groups = commented_file();
+    let groups = &groups[groups.find("[[group]]").unwrap()..];
+    let required = |section: &Section| {
+        let keys = section.keys.iter().filter(|key| matches!(key.fallback, Fallback::Required(_)));
+        let lines = keys.map(|key| match key.fallback {
+            Fallback::Required(value) => format!("{} = {value}\n", key.name),
+            _ => unreachable!("filtered above"),
+        });
+        format!("[{}]\n{}", section.name, lines.collect::<String>())
+    };
+    let left_out: String = SECTIONS.iter().filter(|s| ["cluster", "node"].contains(&s.name)).map(required).collect();
+    let written = parse(&format!("{written}{groups}")).unwrap();
+    let left_out = parse(&format!("{left_out}{groups}")).unwrap();
+    assert_eq!(format!("{written:?}"), format!("{left_out:?}"));
+}
+
+/// `UPDATE_CONF=1` writes the file anew.
+#[test]
+fn the_sample_file_is_the_reference() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/broker.toml");
+    let text = commented_file();
+    assert_eq!(Options::parse(&path, &text).unwrap().groups.len(), 3);
+    if std::env::var_os("UPDATE_CONF").is_some() {
+        raft_store::durable::write_file(&path, text.as_bytes()).unwrap();
+    } else {
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "UPDATE_CONF=1 writes the file anew");
+    }
+}
+
+#[test]
+fn bounds_of_the_reference_are_those_of_the_check() {
+    let refused = |table: &str, key: &str, value: &str| {
+        let text = GOOD.replacen("[[group]]", &format!("[{table}]\n{key} = {value}\n[[group]]"), 1);
+        parse(&text).is_err()
+    };
+    for section in SECTIONS.iter().filter(|section| !["cluster", "node"].contains(&section.name)) {
+        for key in section.keys {
+            let out_of_bounds: Vec<String> = match key.kind {
+                Kind::Number(min, max) => {
+                    [min.checked_sub(1), Some(max + 1)].into_iter().flatten().map(|n| n.to_string()).collect()
+                }
+                Kind::Numbers(_, max) => vec![format!("[{}]", max + 1)],
+                Kind::Word(_) => vec!["\"zzz\"".to_owned()],
+                Kind::Bool => vec!["1".to_owned()],
+                Kind::Bytes | Kind::Duration => vec!["5".to_owned(), "\"5\"".to_owned(), "\"5 parsec\"".to_owned()],
+                Kind::Text | Kind::Texts => vec!["1".to_owned()],
+            };
+            for value in out_of_bounds {
+                assert!(refused(section.name, key.name, &value), "{}.{} = {value}", section.name, key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_these_change_while_a_broker_runs() {
+    let of_file = |section: &'static Section| section.keys.iter().filter_map(|key| Some((key.live?, key.name)));
+    let live: Vec<_> = SECTIONS.iter().flat_map(of_file).collect();
+    assert_eq!(
+        live,
+        [
+            ("autoCreateTopicEnable", "auto_create_topics"),
+            ("autoCreateSubscriptionGroup", "auto_create_groups"),
+            ("defaultTopicQueueNums", "auto_create_queues"),
+            ("maxMessageSize", "message_bytes_max"),
+            ("transactionTimeOut", "transaction_timeout"),
+            ("transactionCheckInterval", "transaction_check_interval"),
+            ("transactionCheckMax", "transaction_check_max"),
+        ]
+    );
+    // Two more stand in no file.
+    let mut names: Vec<_> = live.iter().map(|(name, _)| *name).chain(["brokerPermission", "slaveReadEnable"]).collect();
+    let mut allowed: Vec<_> = crate::processor::live_names().collect();
+    names.sort_unstable();
+    allowed.sort_unstable();
+    assert_eq!(names, allowed);
+}
+
+#[test]
+fn values_are_shown_with_where_they_came_from() {
+    let text = GOOD.replacen("[[group]]", "[storage]\nsegment_bytes = \"64MiB\"\n[[group]]", 1);
+    let shown = Options::show(Path::new("broker.toml"), &text).unwrap();
+    let of = |key: &str| shown.iter().find(|shown| shown.key == key).unwrap_or_else(|| panic!("{key}"));
+    let check = |key: &str, value: &str, origin: Origin| {
+        assert_eq!((of(key).value.as_deref(), &of(key).origin), (Some(value), &origin), "{key}");
+    };
+    check("node.name", "\"n1\"", Origin::Line(6));
+    check("node.http_listen", "\"127.0.0.1:8081\"", Origin::Default);
+    check("storage.segment_bytes", "\"64MiB\"", Origin::Line(12));
+    check("retention.delete_hours", "[]", Origin::Default);
+    check("group.broker-a.preferred_leader", "\"n2\"", Origin::Line(16));
+    check("group.broker-a.member.n2.id", "2", Origin::Line(20));
+    assert_eq!(of("broker.message_bytes_max").live, Some("maxMessageSize"));
+    assert!(Options::show(Path::new("broker.toml"), "[nodes]").is_err());
+}
+
+#[test]
+fn the_schema_names_every_key() {
+    let schema = schema();
+    let properties = &schema["properties"];
+    for section in SECTIONS {
+        for key in section.keys {
+            let found = &properties[section.name]["properties"][key.name];
+            assert!(found["type"].is_string() && found["description"].is_string(), "{}.{}", section.name, key.name);
+        }
+    }
+    assert_eq!(properties["storage"]["properties"]["disk_early_percent"]["default"], 75);
+    assert_eq!(properties["node"]["required"], serde_json::json!(["name", "data_dir", "raft_listen", "namesrv"]));
+    let member = &properties["group"]["items"]["properties"]["member"]["items"];
+    assert_eq!(member["properties"]["id"]["minimum"], 1);
+    assert_eq!(member["additionalProperties"], false);
 }

@@ -104,6 +104,12 @@ const KNOBS: [Knob; 9] = [
     },
 ];
 
+/// The names of all settings that are changed while a broker runs. No other is.
+#[cfg(test)]
+pub(crate) fn live_names() -> impl Iterator<Item = &'static str> {
+    KNOBS.iter().map(|knob| knob.key)
+}
+
 fn put<T>(place: &mut T, value: Option<T>) -> bool {
     let is_one = value.is_some();
     if let Some(value) = value {

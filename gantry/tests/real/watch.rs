@@ -104,3 +104,64 @@ fn what_is_logged_changes_while_a_broker_runs() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     cluster.stop();
 }
+
+#[test]
+fn files_are_checked_and_shown_without_starting_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let run = |args: &[&str]| gantry().arg("config").args(args).env_remove("GANTRY_LOG_FORMAT").output().unwrap();
+    let reference = run(&["reference"]);
+    let reference = String::from_utf8(reference.stdout).unwrap();
+    let good = file("broker.toml", &reference);
+    let namesrv = file("namesrv.toml", "listen = \"127.0.0.1:9876\"\nlog_format = \"json\"\n");
+    let output = run(&["check", &good, &namesrv]);
+    assert!(output.status.success(), "{output:?}");
+    let bad = file("bad.toml", &reference.replacen("[log]\n", "[log]\nfilter = \"broker=loud\"\n", 1));
+    let output = run(&["check", &good, &bad]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("log.filter: `broker=loud` is no log filter"),
+        "{output:?}"
+    );
+
+    let conf = file("broker.conf", "brokerClusterName=prod\nbrokerId=0\naclEnable=true\nbrokerPermision=6\n");
+    let output = run(&["check", &conf]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    for part in [
+        "cluster.name = \"prod\"",
+        "not needed: the leader is elected",
+        "no counterpart:",
+        "did it mean brokerPermission?",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+
+    let shown = |env: Option<&str>, args: &[&str]| -> Vec<Value> {
+        let mut command = gantry();
+        if let Some(filter) = env {
+            command.env("GANTRY_LOG", filter);
+        }
+        let output = command.args(["config", "show", &good, "--output", "json"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let of = |all: &[Value], key: &str| {
+        all.iter().find(|value| value["key"] == key).unwrap_or_else(|| panic!("{key}")).clone()
+    };
+    let all = shown(None, &[]);
+    assert_eq!(of(&all, "node.name")["origin"]["line"].as_u64().unwrap() > 0, true);
+    assert_eq!(of(&all, "log.filter")["origin"], "default");
+    let by_env = of(&shown(Some("warn"), &[]), "log.filter");
+    assert_eq!((&by_env["value"], &by_env["origin"]["environment"]), (&"\"warn\"".into(), &"GANTRY_LOG".into()));
+    let by_flag = of(&shown(Some("warn"), &["--log", "debug"]), "log.filter");
+    assert_eq!((&by_flag["value"], &by_flag["origin"]["flag"]), (&"\"debug\"".into(), &"--log".into()));
+    let set = shown(None, &["--set"]);
+    assert!(set.iter().all(|value| value["origin"] != "default") && set.len() > 30, "{}", set.len());
+    let schema: Value = serde_json::from_slice(&run(&["schema"]).stdout).unwrap();
+    assert_eq!(schema["properties"]["storage"]["properties"]["flush"]["enum"], serde_json::json!(["sync", "async"]));
+}
