@@ -7,6 +7,7 @@ pub(crate) mod flush;
 pub(crate) mod group;
 pub(crate) mod health;
 pub(crate) mod log_level;
+pub(crate) mod mqadmin;
 pub(crate) mod msg;
 pub(crate) mod recover;
 pub(crate) mod send;

@@ -19,6 +19,7 @@ mod supervise;
 mod verify;
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode as ProcessExitCode;
 use std::time::Instant;
 
@@ -89,6 +90,9 @@ enum Command {
     Recover(command::recover::RecoverArgs),
     /// Change when messages of a group count as acknowledged
     Flush(command::flush::FlushArgs),
+    /// The most used commands of RocketMQ's mqadmin, with their names and flags
+    #[command(subcommand)]
+    Mqadmin(command::mqadmin::MqadminCommand),
     /// Check, show and explain configuration files
     #[command(subcommand)]
     Config(command::config::ConfigCommand),
@@ -106,6 +110,11 @@ enum Command {
         /// Only to look
         #[arg(long)]
         read: bool,
+    },
+    /// Write the man pages of all commands into a directory
+    Man {
+        /// The directory
+        dir: PathBuf,
     },
     /// Print completions for a shell
     Completions {
@@ -150,13 +159,21 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
         }
         Command::Recover(args) => runtime()?.block_on(command::recover::run(args, format)),
         Command::Flush(args) => runtime()?.block_on(command::flush::run(args, format)),
+        Command::Mqadmin(command) => runtime()?.block_on(command::mqadmin::run(command, cluster, format)),
         Command::Config(command) => command::config::run(command, format),
         Command::Health(args) => runtime()?.block_on(command::health::run(args, format)),
         Command::LogLevel(args) => runtime()?.block_on(command::log_level::run(args, format)),
         Command::ClusterId => output::line(&new_cluster_id()),
         Command::Token { name, read } => new_token(&name, read, format),
+        Command::Man { dir } => man(&dir),
         Command::Completions { shell } => completions(shell),
     }
+}
+
+/// One page for each command, `gantry-topic-create.1` and so on.
+fn man(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    clap_mangen::generate_to(Cli::command(), dir).with_context(|| format!("writing man pages into {}", dir.display()))
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<()> {
@@ -209,6 +226,67 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_man_page_and_completions() {
+        let dir = tempfile::tempdir().unwrap();
+        man(dir.path()).unwrap();
+        let mut waiting = vec![("gantry".to_owned(), Cli::command())];
+        let mut pages = 0;
+        while let Some((name, command)) = waiting.pop() {
+            let page = std::fs::read_to_string(dir.path().join(format!("{name}.1")));
+            let page = page.unwrap_or_else(|error| panic!("{name}.1: {error}"));
+            assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH NAME"), "{name}");
+            pages += 1;
+            let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set());
+            waiting.extend(subcommands.map(|command| (format!("{name}-{}", command.get_name()), command.clone())));
+        }
+        assert!(pages > 40, "{pages}");
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "gantry", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            for word in ["mqadmin", "updateTopic", "log-level", "health"] {
+                assert!(text.contains(word), "{shell}: {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn commands_of_runbooks_are_understood() {
+        for line in [
+            "updateTopic -n 127.0.0.1:9876 -c DefaultCluster -t orders -r 8 -w 8 -p 6",
+            "updateTopic -b 127.0.0.1:10911 -t orders -o true -a +reserve.time=12",
+            "deleteTopic -n a:1;b:2 -c DefaultCluster -t orders",
+            "topicList -c",
+            "topicRoute -t orders",
+            "topicStatus -t orders",
+            "updateSubGroup -c DefaultCluster -g readers -s true -r 16 -i 2",
+            "deleteSubGroup -c DefaultCluster -g readers -r",
+            "consumerProgress -g readers",
+            "consumerProgress",
+            "consumerConnection -g readers",
+            "producerConnection -g writers -t orders",
+            "clusterList -m",
+            "brokerStatus -b 127.0.0.1:10911",
+            "getBrokerConfig -c DefaultCluster",
+            "updateBrokerConfig -c DefaultCluster -k maxMessageSize -v 1048576",
+            "queryMsgById -i 7F00000100002A9F0000000000000000",
+            "queryMsgByKey -t orders -k k1",
+            "queryMsgByUniqueKey -t orders -i 7F0000010000",
+            "resetOffsetByTime -g readers -t orders -s now",
+            "sendMessage -t orders -p hello -k k1 -c tag",
+        ] {
+            let words = ["gantry", "mqadmin"].into_iter().chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+        for wrong in
+            ["updateTopic -t orders", "updateTopic -b a -c b -t orders", "brokerStatus", "sendMessage -t orders"]
+        {
+            let words = ["gantry", "mqadmin"].into_iter().chain(wrong.split(' '));
+            assert!(Cli::try_parse_from(words).is_err(), "{wrong}");
+        }
     }
 
     #[test]

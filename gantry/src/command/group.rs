@@ -30,7 +30,7 @@ pub(crate) enum GroupCommand {
 #[derive(Debug, Args)]
 pub(crate) struct NameArgs {
     /// The consumer group
-    name: String,
+    pub(super) name: String,
 }
 
 pub(crate) async fn run(command: GroupCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {

@@ -34,6 +34,18 @@ pub(crate) struct GetArgs {
     max: i32,
 }
 
+impl GetArgs {
+    /// The message with an offset id, or in `topic` with its sender's id.
+    pub(super) fn by_id(id: String, topic: Option<String>) -> Self {
+        Self { id: Some(id), key: None, topic, max: 32 }
+    }
+
+    /// Messages of `topic` with a key.
+    pub(super) fn by_key(key: String, topic: String) -> Self {
+        Self { id: None, key: Some(key), topic: Some(topic), max: 64 }
+    }
+}
+
 pub(crate) async fn run(command: MsgCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
     let cluster = cluster.connect()?;
     let MsgCommand::Get(args) = command;

@@ -51,6 +51,13 @@ pub(crate) struct SendArgs {
     tag: Option<String>,
 }
 
+impl SendArgs {
+    /// One message with this body.
+    pub(super) fn one(topic: String, body: String, key: Option<String>, tag: Option<String>) -> Self {
+        Self { topic, body: Some(body), file: None, stdin: false, size: None, count: 1, rate: None, key, tag }
+    }
+}
+
 #[derive(Serialize)]
 struct Receipt {
     message_id: String,

@@ -54,7 +54,7 @@ pub(crate) struct CreateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct NameArgs {
     /// The topic
-    name: String,
+    pub(super) name: String,
 }
 
 fn parse_perm(text: &str) -> Result<i32, String> {

@@ -106,6 +106,55 @@ fn what_is_logged_changes_while_a_broker_runs() {
 }
 
 #[test]
+fn commands_of_mqadmin_do_what_they_say() {
+    let mut cluster = Cluster::start(&["--nodes", "1", "--groups", "1"]);
+    let run = |args: &str| cluster.run_json(&["mqadmin"].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
+    run("updateTopic -c DefaultCluster -t orders -r 4 -w 2 -p 6");
+    let route = run("topicRoute -t orders");
+    let queues = &route["queueDatas"][0];
+    assert_eq!((&queues["readQueueNums"], &queues["writeQueueNums"]), (&4.into(), &2.into()), "{route}");
+    let sent = run("sendMessage -t orders -p hello -k k1 -c tag");
+    assert_eq!(sent["summary"]["sent"], 1);
+    let id = sent["receipts"][0]["offset_id"].as_str().unwrap().to_owned();
+    // What was acknowledged is in the queues a moment later.
+    let found = poll(LONG, "the message", || {
+        let args = ["mqadmin", "queryMsgByKey", "-t", "orders", "-k", "k1"];
+        cluster.try_json(&args)
+    });
+    assert_eq!(found[0]["body"], "hello");
+    assert_eq!(run(&format!("queryMsgById -i {id}"))[0]["body"], "hello");
+    let status = run("topicStatus -t orders");
+    let stored: i64 = status.as_array().unwrap().iter().map(|queue| queue["max_offset"].as_i64().unwrap()).sum();
+    assert_eq!(stored, 1, "{status}");
+
+    run("updateSubGroup -c DefaultCluster -g readers -r 7");
+    run("updateSubGroup -c DefaultCluster -g readers -o true");
+    let groups = run("consumerProgress");
+    assert!(groups.as_array().unwrap().iter().any(|group| group["group"] == "readers"), "{groups}");
+    cluster.run(&["tail", "orders", "--from", "earliest", "--count", "1", "--group", "readers"]);
+    let consumed = |group: &Value| -> i64 {
+        group["queues"].as_array().unwrap().iter().map(|queue| queue["consumed"].as_i64().unwrap()).sum()
+    };
+    assert_eq!(consumed(&run("consumerProgress -g readers")), 1);
+    run("resetOffsetByTime -g readers -t orders -s 0");
+    assert_eq!(consumed(&run("consumerProgress -g readers")), 0);
+
+    run("updateBrokerConfig -c DefaultCluster -k maxMessageSize -v 2048");
+    assert_eq!(run("getBrokerConfig -c DefaultCluster")["broker-a"]["maxMessageSize"], "2048");
+    assert!(run("brokerStatus -c DefaultCluster")["broker-a"]["brokerVersionDesc"].is_string());
+    run("deleteSubGroup -c DefaultCluster -g readers -r");
+    run("deleteTopic -c DefaultCluster -t orders");
+    let code = |args: &str| {
+        let args: Vec<_> = ["mqadmin"].into_iter().chain(args.split(' ')).collect();
+        cluster.spawn(&args).wait_with_output().unwrap().status.code()
+    };
+    assert_eq!(code("topicRoute -t orders"), Some(5));
+    assert_eq!(code("brokerStatus -c NoSuchCluster"), Some(5));
+    assert_eq!(code("producerConnection -g writers -t orders"), Some(5));
+    cluster.stop();
+}
+
+#[test]
 fn files_are_checked_and_shown_without_starting_anything() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -154,7 +203,7 @@ fn files_are_checked_and_shown_without_starting_anything() {
         all.iter().find(|value| value["key"] == key).unwrap_or_else(|| panic!("{key}")).clone()
     };
     let all = shown(None, &[]);
-    assert_eq!(of(&all, "node.name")["origin"]["line"].as_u64().unwrap() > 0, true);
+    assert!(of(&all, "node.name")["origin"]["line"].as_u64().unwrap() > 0);
     assert_eq!(of(&all, "log.filter")["origin"], "default");
     let by_env = of(&shown(Some("warn"), &[]), "log.filter");
     assert_eq!((&by_env["value"], &by_env["origin"]["environment"]), (&"\"warn\"".into(), &"GANTRY_LOG".into()));
