@@ -6,6 +6,7 @@ mod full_disk;
 mod join;
 mod operate;
 mod power;
+mod scripts;
 mod supervised;
 mod watch;
 
