@@ -219,6 +219,7 @@ impl Api {
             .layer(middleware::from_fn(error::all_in_json))
             .layer(Extension(openapi::finish(&description)))
             .layer(Extension(once::Kept::default()))
+            .layer(Extension(place::Methods::of(&description)))
             .layer(Extension(Arc::clone(&admin)))
             .with_state(admin);
         Self(router)

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Extension, Path, Request};
+use axum::extract::{Extension, MatchedPath, Path, Request};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -68,7 +68,7 @@ pub(super) async fn at_leader(
     request: Request,
     next: Next,
 ) -> Response {
-    if !is_used(request.method()) {
+    if !is_described(&request) {
         return next.run(request).await;
     }
     let group = params.get("group").cloned().unwrap_or_default();
@@ -144,7 +144,7 @@ async fn pass_to_any(admin: &dyn Admin, group: &str, call: &AdminCall) -> Respon
 
 /// For calls about one node, which `?node=` may name.
 pub(super) async fn at_node(Extension(admin): Extension<Arc<dyn Admin>>, mut request: Request, next: Next) -> Response {
-    if !is_used(request.method()) {
+    if !is_described(&request) {
         return next.run(request).await;
     }
     match take_node(request.uri()) {
@@ -168,7 +168,7 @@ pub(super) async fn at_named_node(
     next: Next,
 ) -> Response {
     let wanted = params.get("node").cloned().unwrap_or_default();
-    if wanted == admin.node() || !is_used(request.method()) {
+    if wanted == admin.node() || !is_described(&request) {
         return next.run(request).await;
     }
     pass_to_node(&*admin, wanted, request).await
@@ -209,9 +209,31 @@ fn take_node(uri: &Uri) -> Result<(Option<String>, Uri), AdminError> {
     Ok((named.first().map(ToString::to_string), uri))
 }
 
-/// Any other method is refused where it comes in, whoever would have to answer.
-fn is_used(method: &Method) -> bool {
-    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE].contains(method)
+/// The methods of each path, as they are described.
+#[derive(Clone)]
+pub(super) struct Methods(Arc<HashMap<String, Vec<Method>>>);
+
+impl Methods {
+    pub(super) fn of(description: &utoipa::openapi::OpenApi) -> Self {
+        let methods = |item: &utoipa::openapi::PathItem| {
+            let described = [
+                (item.get.is_some(), Method::GET),
+                (item.get.is_some(), Method::HEAD),
+                (item.put.is_some(), Method::PUT),
+                (item.post.is_some(), Method::POST),
+                (item.delete.is_some(), Method::DELETE),
+            ];
+            described.into_iter().filter(|(is_there, _)| *is_there).map(|(_, method)| method).collect()
+        };
+        Self(Arc::new(description.paths.paths.iter().map(|(path, item)| (path.clone(), methods(item))).collect()))
+    }
+}
+
+/// Whether the path takes the method. If not, the call is refused where it came in, whoever would have to answer.
+fn is_described(request: &Request) -> bool {
+    let (methods, path) = (request.extensions().get::<Methods>(), request.extensions().get::<MatchedPath>());
+    let taken = methods.zip(path).and_then(|(methods, path)| methods.0.get(path.as_str()));
+    taken.is_none_or(|taken| taken.contains(request.method()))
 }
 
 fn is_safe(call: &AdminCall) -> bool {

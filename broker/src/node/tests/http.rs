@@ -65,6 +65,8 @@ async fn every_refusal_says_in_json_what_is_wrong_and_what_to_do() {
         ("POST /v1/status", 405, "method_not_allowed"),
         (&format!("GET {transfer}"), 405, "method_not_allowed"),
         ("TRACE /v1/status?node=n9", 405, "method_not_allowed"),
+        ("PUT /v1/status?node=n9", 405, "method_not_allowed"),
+        ("POST /v1/groups/broker-z/topics/t", 405, "method_not_allowed"),
         ("PATCH /v1/nodes/n9/drain", 405, "method_not_allowed"),
         ("PATCH /v1/groups/broker-z/topics/t", 405, "method_not_allowed"),
         ("GET /v1/status?nodes=n1", 400, "invalid"),
