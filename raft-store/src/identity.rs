@@ -91,7 +91,7 @@ impl NodeFile {
         let identity = Identity {
             cluster_id: options.cluster_id,
             generation: 0,
-            node_id: (!options.rejoin).then_some(options.node_id),
+            node_id: Some(options.node_id).filter(|id| !options.rejoin && *id != 0),
             group: options.group.clone(),
             node_name: options.node_name.clone(),
             store_uuid: new_uuid()?,
@@ -129,7 +129,8 @@ impl NodeFile {
             return Err(Error::ForeignCluster { file, found, expected });
         }
         let first = found.retired.first().map(|retired| retired.node_id).or(found.node_id);
-        if first != Some(options.node_id) && found.node_id != Some(options.node_id) {
+        let is_configured = options.node_id != 0;
+        if is_configured && first != Some(options.node_id) && found.node_id != Some(options.node_id) {
             let found = first.unwrap_or_default();
             return Err(Error::ForeignNode { file, found, expected: options.node_id });
         }

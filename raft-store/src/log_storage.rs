@@ -109,7 +109,7 @@ pub struct Recovered {
 /// A refusal that names what was found and what to do. Nothing has been changed then.
 pub fn open<C: StoreConfig>(options: Options) -> Result<Opened<C>> {
     let dir = options.dir.clone();
-    if options.create || options.rejoin {
+    if options.may_begin() {
         durable::create_directory(&dir)?;
     } else if !dir.is_dir() {
         return Err(Error::NoStore { dir });

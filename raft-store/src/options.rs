@@ -48,7 +48,8 @@ pub struct Options {
     pub dir: PathBuf,
     /// The cluster this store belongs to.
     pub cluster_id: ClusterId,
-    /// The Raft identity that owns the log.
+    /// The Raft identity that owns the log. 0: none is configured. An empty directory then begins without an identity,
+    /// which is as safe as [`Self::rejoin`], and another one's is whatever was given out for it.
     pub node_id: u64,
     /// Whose log this is among those of the node, such as the name of its Raft group. Another one's directory is refused.
     pub group: String,
@@ -148,6 +149,11 @@ impl Options {
             starts_sync: |_| false,
             runtime_dir: None,
         }
+    }
+
+    /// Whether an empty directory may become a store, with or without an identity.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.create || self.rejoin || self.node_id == 0
     }
 
     /// The mode with its interval.

@@ -37,7 +37,7 @@ pub(super) fn open_small(files: &dyn Files, options: &Options, listed: &[Listed]
                 consequence: identity::KIND.if_unreadable,
             });
         }
-        if !options.create && !options.rejoin {
+        if !options.may_begin() {
             return Err(Error::NoStore { dir: options.dir.clone() });
         }
         // The node file comes last: where it is, everything else is.
