@@ -103,6 +103,8 @@ pub struct NodeOptions {
     pub namesrv: Vec<String>,
     /// Some listener is not on loopback, and the operator said that this is wanted.
     pub insecure_public: bool,
+    /// The file with the tokens by which this node joins groups.
+    pub join_tokens: PathBuf,
     /// How long a stopping node forwards requests after its groups were handed over.
     pub stop_forward_time: Duration,
 }
@@ -116,9 +118,9 @@ pub struct GroupOptions {
     pub client_listen: SocketAddr,
     /// The member that should lead when it can, by its id.
     pub preferred_leader: Option<u64>,
-    /// The id of this node's own replica; one of `members`.
+    /// The id of this node's own replica, one of `members`; 0 if it joins the group and is given one.
     pub own_id: u64,
-    /// All replicas, in the order of their ids.
+    /// The replicas that are configured, in the order of their ids. Who the members are stands in the log.
     pub members: Vec<MemberOptions>,
 }
 
@@ -132,7 +134,13 @@ impl GroupOptions {
     /// The member that creates the group on the first start: the one with the lowest id.
     #[must_use]
     pub fn initializes(&self) -> bool {
-        self.members.first().is_some_and(|member| member.id == self.own_id)
+        !self.joins() && self.members.first().is_some_and(|member| member.id == self.own_id)
+    }
+
+    /// Whether this node has no identity of its own and joins the group, which exists.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        self.own_id == 0
     }
 }
 
@@ -141,7 +149,7 @@ impl GroupOptions {
 pub struct MemberOptions {
     /// The node that holds the replica.
     pub node: String,
-    /// Raft identity of the replica, unique in its group and never used again with another disk.
+    /// Raft identity of the replica, unique in its group and never used again with another disk; 0 on a node that joins.
     pub id: u64,
     /// `host:port` of the node's Raft listener.
     pub raft_addr: String,
@@ -366,6 +374,7 @@ fn check(file: file::File) -> Result<Options, String> {
         cluster: ClusterOptions { name: file.cluster.name, id },
         node: NodeOptions {
             name: file.node.name,
+            join_tokens: file.node.join_tokens.unwrap_or_else(|| file.node.data_dir.join("join-tokens")),
             data_dir: file.node.data_dir,
             raft_listen,
             http_listen,
@@ -456,24 +465,35 @@ fn check_group(group: file::Group, own_node: &str) -> Result<GroupOptions, Strin
                 "group `{name}`: client_addr {client_addr} cannot be connected to; clients are told it"
             ));
         }
-        if member.id == 0 {
-            return Err(format!("group `{name}`: member ids start at 1; 0 names the leader in routes"));
-        }
+        let id = match member.id {
+            None if member.node == own_node => 0,
+            None => {
+                return Err(format!(
+                    "group `{name}`: member `{}` has no id; only this node's own entry may have none, on a node that joins",
+                    member.node
+                ));
+            }
+            Some(0) => return Err(format!("group `{name}`: member ids start at 1; 0 names the leader in routes")),
+            Some(id) => id,
+        };
         if !nodes.insert(member.node.clone()) {
             return Err(format!("group `{name}`: node `{}` is listed twice", member.node));
         }
-        if !ids.insert(member.id) {
-            return Err(format!("group `{name}`: member id {} is used twice", member.id));
+        if !ids.insert(id) {
+            return Err(format!("group `{name}`: member id {id} is used twice"));
         }
         if !raft_addrs.insert(member.raft_addr.clone()) {
             return Err(format!("group `{name}`: raft_addr {} is used twice", member.raft_addr));
         }
-        members.push(MemberOptions { node: member.node, id: member.id, raft_addr: member.raft_addr, client_addr });
+        members.push(MemberOptions { node: member.node, id, raft_addr: member.raft_addr, client_addr });
     }
     members.sort_by_key(|member| member.id);
     let id_of = |node: &str| members.iter().find(|member| member.node == node).map(|member| member.id);
     let own_id =
         id_of(own_node).ok_or_else(|| format!("group `{name}`: this node, `{own_node}`, is not among the members"))?;
+    if own_id == 0 && members.len() == 1 {
+        return Err(format!("group `{name}`: a node that joins needs an entry of at least one member that it can ask"));
+    }
     let preferred_leader = match &group.preferred_leader {
         None => None,
         Some(node) => Some(

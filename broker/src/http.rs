@@ -20,6 +20,7 @@ mod error;
 mod events;
 mod lead;
 mod log;
+mod members;
 mod metrics;
 mod once;
 mod openapi;
@@ -55,6 +56,10 @@ pub use error::{AdminError, ErrorBody};
 pub use events::{Event, EventKind, Events};
 pub use lead::{BalanceReport, DrainStatus, Move};
 pub use log::{LogControl, LogFilter, install_log_control, log_routes};
+pub use members::{
+    AddOrder, FORCE_WORD, JoinerOrder, MemberAnswer, MemberDetail, MemberOrder, MemberQuery, MembersStatus, NodeToken,
+    OperationState, OperationStatus, Operations, ProgressStatus, Settle,
+};
 pub use metrics::{MetricFamily, MetricsText};
 pub use place::Place;
 pub use process::collect_process;
@@ -200,6 +205,44 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Changes when messages of `group` count as acknowledged.
     fn set_flush(&self, group: String, mode: FlushMode) -> BoxFuture<'static, Result<FlushStatus, AdminError>>;
+
+    /// The members of `group`, as this node knows them.
+    ///
+    /// # Errors
+    /// If the group is not here or not recovered yet.
+    fn members(&self, group: &str) -> Result<MembersStatus, AdminError>;
+
+    /// Begins to change the members of `group`, or says what would be done.
+    fn change_members(
+        &self,
+        group: String,
+        order: MemberOrder,
+        query: MemberQuery,
+    ) -> BoxFuture<'static, Result<MemberAnswer, AdminError>>;
+
+    /// Ends a change of the members of `group` that is stuck in the middle, or says how it would.
+    fn settle_members(
+        &self,
+        group: String,
+        to: Settle,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<Changed<MembersStatus>, AdminError>>;
+
+    /// All operations that this node knows of.
+    fn operations(&self) -> Vec<OperationStatus>;
+
+    /// One operation.
+    ///
+    /// # Errors
+    /// If this node knows of no such operation.
+    fn operation(&self, id: &str) -> Result<OperationStatus, AdminError>;
+
+    /// Turns an operation back, or says that it would.
+    fn cancel_operation(
+        &self,
+        id: String,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<Changed<OperationStatus>, AdminError>>;
 }
 
 /// All calls of a node: what its listener serves, and what other nodes pass on. Cheap to clone.
@@ -271,10 +314,12 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .routes(routes!(node_status))
         .routes(routes!(accept_clock))
         .merge(log::described())
-        .merge(recovery::node_routes());
+        .merge(recovery::node_routes())
+        .merge(members::node_routes());
     let at_leader = OpenApiRouter::new()
         .routes(routes!(transfer_leader))
         .merge(recovery::leader_routes())
+        .merge(members::leader_routes())
         .merge(topics::leader_routes());
     let about_a_node = openapi::answered_by_node(about_a_node);
     let once = || middleware::from_fn(once::check);

@@ -24,7 +24,11 @@ mod events;
 mod failure;
 mod flush;
 mod group;
+mod join;
+mod known_members;
 mod late_handler;
+mod member_orders;
+mod members;
 mod metrics;
 mod recover;
 mod rejoin;
@@ -240,7 +244,7 @@ impl Node {
         make_ballast(&options);
         let cold_reads = Arc::new(raft_store::ReadBudget::new(options.storage.cold_read_rate));
 
-        let groups: Vec<_> = options.groups.iter().map(|group| Arc::new(NodeGroup::new(group.clone()))).collect();
+        let groups: Vec<_> = options.groups.iter().map(|group| Arc::new(NodeGroup::new(group.clone(), dir))).collect();
         let registration = Registration::start(
             &RegistrationOptions { cluster: options.cluster.name.clone(), name_servers: options.node.namesrv.clone() },
             groups.iter().map(|group| Arc::clone(group) as _).collect(),

@@ -18,6 +18,7 @@ mod error;
 mod forward;
 pub(crate) mod frame;
 pub(crate) mod handshake;
+pub(crate) mod join;
 pub(crate) mod link;
 mod liveness;
 mod outbox;
@@ -49,10 +50,13 @@ pub use self::forward::{CopyHandler, ForwardHandler, ForwardReply, Forwarder};
 use self::frame::{Envelope, FrameWriter, Kind};
 use self::handshake::{Class, Greeting, GroupGreeting, Outcast};
 pub use self::handshake::{GroupIdentity, LogMark, VoteMark};
+pub(crate) use self::join::JoinHandler;
+pub use self::join::JoinToken;
 use self::link::Link;
 use self::range::RangeHandler;
 use self::service::GroupService;
 use self::stream::{LARGE_CHUNK_BYTES, PeerStream, SMALL_CHUNK_BYTES};
+use crate::state_machine::members::Removed;
 
 /// Time for a peer's machine to answer a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -90,6 +94,9 @@ struct Seen {
 /// Tells the identity that a retired one was replaced by.
 pub(crate) type SuccessorOf = Arc<dyn Fn(u64) -> Option<u64> + Send + Sync>;
 
+/// Tells how an identity ceased to be a member, if it was removed.
+pub(crate) type RemovalOf = Arc<dyn Fn(u64) -> Option<Removed> + Send + Sync>;
+
 /// The peer port of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct PeerHub(Arc<Hub>);
@@ -118,6 +125,7 @@ pub(crate) struct Group {
     forward_handler: RwLock<Option<Arc<dyn ForwardHandler>>>,
     copy_handler: RwLock<Option<Arc<dyn CopyHandler>>>,
     range_handler: RwLock<Option<Arc<dyn RangeHandler>>>,
+    join_handler: RwLock<Option<Arc<dyn JoinHandler>>>,
     links: Mutex<HashMap<(u64, Class), Link>>,
     /// Latest start seen of each other identity: an older one is a rolled-back disk.
     seen: Mutex<HashMap<u64, Seen>>,
@@ -126,6 +134,8 @@ pub(crate) struct Group {
     nodes: RwLock<BTreeSet<String>>,
     /// Tells the identity that a retired one was replaced by.
     successor_of: RwLock<Option<SuccessorOf>>,
+    /// Tells which identities were removed.
+    removal_of: RwLock<Option<RemovalOf>>,
     /// Why peers do not accept this replica's identity any more.
     outcast: watch::Sender<Option<String>>,
     cancel: CancellationToken,
@@ -183,11 +193,13 @@ impl PeerHub {
             forward_handler: RwLock::default(),
             copy_handler: RwLock::default(),
             range_handler: RwLock::default(),
+            join_handler: RwLock::default(),
             links: Mutex::default(),
             seen: Mutex::default(),
             breaks: Mutex::default(),
             nodes: RwLock::default(),
             successor_of: RwLock::default(),
+            removal_of: RwLock::default(),
             outcast: watch::Sender::new(None),
             cancel: self.0.cancel.child_token(),
             identity,
@@ -586,7 +598,7 @@ impl Group {
 
 fn chunk_bytes(class: Class) -> usize {
     match class {
-        Class::Control | Class::Rpc | Class::Rejoin => SMALL_CHUNK_BYTES,
+        Class::Control | Class::Rpc | Class::Rejoin | Class::Join => SMALL_CHUNK_BYTES,
         Class::Append | Class::Forward | Class::Relay | Class::Snapshot | Class::Repair | Class::Admin => {
             LARGE_CHUNK_BYTES
         }

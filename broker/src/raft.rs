@@ -37,6 +37,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{Fatal, RaftError};
+use openraft::raft::Precondition;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use openraft::vote::leader_id_std::CommittedLeaderId;
 use openraft::{ChangeMembers, Config, Instant as _, Raft, SnapshotPolicy};
@@ -131,6 +132,8 @@ pub struct GroupMetrics {
     pub snapshot: Option<u64>,
     /// Last entry dropped from the log.
     pub purged: Option<u64>,
+    /// The entry that says who the members are.
+    pub membership_at: Option<LogId>,
     /// Voters; two sets while membership changes.
     pub voters: Vec<BTreeSet<u64>>,
     /// Every member and its addresses.
@@ -306,12 +309,12 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// # Errors
     /// If another member is the one to call it, or Raft refuses.
     pub async fn initialize(&self) -> Result<(), AdminError> {
+        if self.0.raft.is_initialized().await.map_err(stopped)? {
+            return Ok(());
+        }
         let members = &self.0.options.members;
         if members.keys().next() != Some(&self.0.options.identity.node_id) {
             return Err(AdminError::Refused("the member with the lowest id starts a group".to_owned()));
-        }
-        if self.0.raft.is_initialized().await.map_err(stopped)? {
-            return Ok(());
         }
         self.0.raft.initialize(members.clone()).await.map_err(|error| match error {
             RaftError::APIError(error) => AdminError::Refused(error.to_string()),
@@ -471,7 +474,8 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// has one may forward it to the new leader. From now on nobody brings leadership home to this replica.
     pub async fn hand_over(&self) {
         self.set_unfit(Unfit::Leaving, true);
-        if !self.role().borrow().is_leader() || self.0.options.members.len() < 2 {
+        let is_alone = self.0.raft.metrics().borrow_watched().membership_config.nodes().count() < 2;
+        if !self.role().borrow().is_leader() || is_alone {
             return;
         }
         match self.0.hand_over.to(None, Urgency::Leaving).await {
@@ -536,6 +540,29 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         let change = ChangeMembers::ReplaceAllVoters(voters);
         let changed = self.0.raft.change_membership(change, false).await.map_err(admin)?;
         Ok(LogId::from_raft(&changed.log_id))
+    }
+
+    /// Makes exactly `voters` the voters, if the membership is still the one of entry `at`. Members that are no longer
+    /// voters leave the group. In the middle of a change this finishes it, or with the voters of before turns it back.
+    ///
+    /// # Errors
+    /// As [`GroupRaft::change_voters`]. It may have got as far as the middle of the change.
+    pub(crate) async fn change_voters_if(&self, at: Option<LogId>, voters: BTreeSet<u64>) -> Result<(), AdminError> {
+        self.change_members_if(at, ChangeMembers::ReplaceAllVoters(voters)).await
+    }
+
+    /// Takes members that do not vote out of the group, if the membership is still the one of entry `at`.
+    ///
+    /// # Errors
+    /// If this replica does not lead, or another change came before.
+    pub(crate) async fn remove_learners_if(&self, at: Option<LogId>, ids: BTreeSet<u64>) -> Result<(), AdminError> {
+        self.change_members_if(at, ChangeMembers::RemoveNodes(ids)).await
+    }
+
+    async fn change_members_if(&self, at: Option<LogId>, change: ChangeMembers<u64, Member>) -> Result<(), AdminError> {
+        let last_membership_log_id = at.map(|at| at.to_raft());
+        let unchanged = Precondition::LastMembershipLogId { last_membership_log_id };
+        self.0.raft.change_membership_if(change, false, [unchanged]).await.map(drop).map_err(admin)
     }
 
     /// Waits until member `node_id` holds entry `index`, as far as this leader knows.
@@ -625,6 +652,7 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             flushed: flushed.map(|id| id.index()),
             snapshot: metrics.snapshot.map(|id| id.index()),
             purged: metrics.purged.map(|id| id.index()),
+            membership_at: metrics.membership_config.log_id().as_ref().map(LogId::from_raft),
             voters: metrics.membership_config.membership().get_joint_config().clone(),
             members: metrics.membership_config.nodes().map(|(id, member)| (*id, member.clone())).collect(),
             matched: metrics

@@ -32,6 +32,7 @@ pub mod apply;
 pub mod command;
 pub mod group;
 pub mod half;
+pub mod members;
 pub mod pop;
 mod reader;
 mod reply;

@@ -86,6 +86,7 @@ pub(super) struct Node {
     pub(super) namesrv: Vec<String>,
     #[serde(default)]
     pub(super) insecure_public: bool,
+    pub(super) join_tokens: Option<PathBuf>,
     #[serde(default = "default_stop_forward_time", deserialize_with = "unit::duration")]
     pub(super) stop_forward_time: Duration,
 }
@@ -135,7 +136,7 @@ pub(super) struct Group {
 #[serde(deny_unknown_fields)]
 pub(super) struct Member {
     pub(super) node: String,
-    pub(super) id: u64,
+    pub(super) id: Option<u64>,
     pub(super) raft_addr: String,
     pub(super) client_addr: String,
 }

@@ -106,6 +106,12 @@ pub const SECTIONS: &[Section] = &[
             ),
             key("namesrv", Kind::Texts, Required("[\"127.0.0.1:9876\"]"), "all of them; each is told on its own"),
             key(
+                "join_tokens",
+                Kind::Text,
+                Unset("\"data/n1/join-tokens\""),
+                "tokens by which this node joins groups, one line each; default: in data_dir",
+            ),
+            key(
                 "insecure_public",
                 Kind::Bool,
                 Default("false"),

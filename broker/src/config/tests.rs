@@ -66,6 +66,16 @@ fn a_good_file_is_read_with_defaults() {
 }
 
 #[test]
+fn a_node_that_joins_has_no_id_in_its_own_entry_and_somebody_to_ask() {
+    let options = parse(&GOOD.replace("node = \"n1\"\nid = 1\n", "node = \"n1\"\n")).unwrap();
+    let group = &options.groups[0];
+    assert!(group.joins() && !group.initializes());
+    assert_eq!((group.own_id, group.own_member().node.as_str()), (0, "n1"));
+    assert!(options.node.join_tokens.ends_with("join-tokens"), "{:?}", options.node.join_tokens);
+    check_refused("node = \"n2\"\nid = 2\n", "node = \"n2\"\n", &["member `n2` has no id"]);
+}
+
+#[test]
 fn the_sample_file_is_valid() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/broker.toml");
     let options = Options::load(&path).unwrap();

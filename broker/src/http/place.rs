@@ -71,7 +71,9 @@ pub(super) async fn at_leader(
     if !is_described(&request) {
         return next.run(request).await;
     }
-    let group = params.get("group").cloned().unwrap_or_default();
+    // An operation is named by its group and a number.
+    let of_operation = || Some(params.get("operation")?.rsplit_once('-')?.0);
+    let group = params.get("group").map(String::as_str).or_else(of_operation).unwrap_or_default().to_owned();
     let passed_on = request.extensions().get::<PassedOn>().is_some();
     let place = match admin.place_of(group.clone(), if passed_on { Duration::ZERO } else { LEADER_TIME_MAX }).await {
         Ok(place) => place,

@@ -129,6 +129,12 @@ pub struct GroupStatus {
     /// It has given up its identity and does not vote under the next one yet: the group has one replica less.
     #[serde(default)]
     pub returning: bool,
+    /// Why this node holds no replica: it waits to be let in, or was removed.
+    #[serde(default)]
+    pub outside: Option<String>,
+    /// The members are in the middle of a change: a majority of those before and of those after must agree.
+    #[serde(default)]
+    pub joint: bool,
     /// How often the group has gone on without its majority.
     #[serde(default)]
     pub generation: u64,
@@ -253,6 +259,10 @@ pub enum ReplicaRole {
     Recovering,
     /// Recovered, and waiting for another identity: what it had acknowledged may be gone.
     Returning,
+    /// Not a member yet: it waits to be let in.
+    Joining,
+    /// No member any more: it has stopped.
+    Removed,
     /// It leads.
     Leader,
     /// It follows a leader.

@@ -144,13 +144,14 @@ impl NodeGroup {
             start_counter: store.start_counter(),
             generation: 0,
         };
-        let addresses = self.options().members.iter().map(|member| {
-            let address = PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() };
-            (member.id, address)
+        let known = self.known_members();
+        let addresses = known.members.into_iter().map(|(id, member)| {
+            let address = PeerAddress { node: member.node, raft_addr: member.raft_addr };
+            (id, address)
         });
         context.hub.add_group(identity, addresses.collect());
         // Meanwhile the store gives to peers what it has.
-        context.hub.set_range_handler(self.name(), Ranges::stopped(&store, self.checkpoints(context)));
+        context.hub.set_range_handler(self.name(), Ranges::stopped(&store, self.checkpoints()));
         let result = match fault {
             Fault::Segment(base) => self.repair_segment(context, &store, base).await,
             Fault::Checkpoint(index) => self.replace_checkpoint(context, index, LogPosition::ZERO).await.map(drop),
@@ -219,7 +220,7 @@ impl NodeGroup {
                 Ok(bytes) => match Image::decode(&bytes) {
                     Ok(image) if image.cluster_id == cluster_id && image.applied.index >= index => {
                         let written = {
-                            let (dir, index) = (self.checkpoints(context), image.applied.index);
+                            let (dir, index) = (self.checkpoints(), image.applied.index);
                             tokio::task::spawn_blocking(move || Checkpoints::look(dir).replace_current(index, &bytes))
                         };
                         match written.await {

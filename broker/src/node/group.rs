@@ -15,16 +15,19 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::damaged::{Halted, describe_failure};
 use super::events::{EventLog, Leadership};
+use super::known_members::KnownMembers;
 use super::late_handler::LateHandler;
-use super::rejoin::{self, Former};
-use super::{StartError, StartOptions, failure, flush, recover, replay};
+use super::members::{self, CatchUp, Doorkeeper};
+use super::rejoin::{self, Former, Given};
+use super::{StartError, StartOptions, failure, flush, join, recover, replay};
 use crate::config::{
     BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, MemberOptions, NodeOptions, RaftOptions, StorageOptions,
 };
 use crate::disk::DiskWatch;
 use crate::forward::Relay;
 use crate::http;
-use crate::peer::{GroupIdentity, PeerAddress, PeerHub};
+use crate::peer::handshake::Outcast;
+use crate::peer::{GroupIdentity, PeerHub};
 use crate::processor::{Group, GroupHandler, GroupParts, GroupSettings, Holds};
 use crate::raft::digests::Comparer;
 use crate::raft::repair::{Peers, Ranges, Repairer};
@@ -65,6 +68,16 @@ pub(super) struct Context {
 
 pub(super) struct NodeGroup {
     options: GroupOptions,
+    /// Holds what the group has on the disk.
+    dir: PathBuf,
+    /// The members as of the last look.
+    known: RwLock<KnownMembers>,
+    /// Why this node holds no replica: it was not let in yet, or was removed.
+    outside: Mutex<Option<String>>,
+    /// What a change of the members waits for, on the leader.
+    change_waits: Mutex<Option<String>>,
+    /// How far new members are, on the leader.
+    catch_up: Mutex<Option<CatchUp>>,
     late: Arc<LateHandler>,
     running: RwLock<Option<Arc<Running>>>,
     /// Turns true when `running` is there.
@@ -142,12 +155,23 @@ impl Running {
     pub(super) fn node_id(&self) -> u64 {
         self.raft.node_id()
     }
+
+    pub(super) fn hub(&self) -> &PeerHub {
+        &self.hub
+    }
 }
 
 impl NodeGroup {
-    pub(super) fn new(options: GroupOptions) -> Self {
+    pub(super) fn new(options: GroupOptions, data_dir: &Path) -> Self {
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
+        let dir = data_dir.join(&options.name);
+        let known = KnownMembers::read(&dir, &options);
         Self {
+            dir,
+            outside: Mutex::new(known.removed.clone()),
+            known: RwLock::new(known),
+            change_waits: Mutex::default(),
+            catch_up: Mutex::default(),
             options,
             late: Arc::new(LateHandler::default()),
             running: RwLock::default(),
@@ -206,6 +230,64 @@ impl NodeGroup {
         self.returning.send_replace(returning);
     }
 
+    /// The members as they were last known here.
+    pub(super) fn known_members(&self) -> KnownMembers {
+        self.known.read().clone()
+    }
+
+    /// Notes who the members are, durably, for what happens before the log is read.
+    pub(super) async fn note_members(
+        &self,
+        members: std::collections::BTreeMap<u64, Member>,
+    ) -> raft_store::Result<()> {
+        if self.known.read().members == members && !self.known.read().may_lack {
+            return Ok(());
+        }
+        self.note(KnownMembers { members, may_lack: false, removed: None }).await
+    }
+
+    async fn note(&self, known: KnownMembers) -> raft_store::Result<()> {
+        let (dir, noted) = (self.dir.clone(), known.clone());
+        let written = tokio::task::spawn_blocking(move || noted.write(&dir)).await;
+        written.unwrap_or(Err(raft_store::Error::Closed))?;
+        *self.known.write() = known;
+        Ok(())
+    }
+
+    /// Why this node holds no replica of the group, if it does not.
+    pub(super) fn outside(&self) -> Option<String> {
+        self.outside.lock().clone()
+    }
+
+    /// Says whether that is news.
+    pub(super) fn set_outside(&self, reason: Option<String>) -> bool {
+        let mut outside = self.outside.lock();
+        let is_news = *outside != reason;
+        *outside = reason;
+        is_news
+    }
+
+    pub(super) fn was_removed(&self) -> bool {
+        self.known.read().removed.is_some()
+    }
+
+    pub(super) fn change_waits(&self) -> Option<String> {
+        self.change_waits.lock().clone()
+    }
+
+    pub(super) fn set_change_waits(&self, waits_for: Option<String>) {
+        *self.change_waits.lock() = waits_for;
+    }
+
+    pub(super) fn catch_up(&self) -> Option<CatchUp> {
+        *self.catch_up.lock()
+    }
+
+    pub(super) fn note_catch_up(&self, next: impl FnOnce(Option<CatchUp>) -> CatchUp) {
+        let mut catch_up = self.catch_up.lock();
+        *catch_up = Some(next(*catch_up));
+    }
+
     /// Leaves a recovered replica without an identity to the supervisor.
     pub(super) fn set_waiting(&self, recovering: Recovering) {
         *self.waiting.lock() = Some(recovering);
@@ -236,12 +318,11 @@ impl NodeGroup {
     /// Recovers the replica and starts it. One without an identity, or with damaged bytes, is left to the supervisor: the
     /// node runs without it.
     pub(super) async fn start(&self, context: &Context) -> Result<(), StartError> {
-        self.late.relay_by(|| {
-            let others = self.options.members.iter().filter(|member| member.id != self.options.own_id);
-            let address =
-                |member: &MemberOptions| PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() };
-            Relay::new(&context.hub, self.name(), others.map(address).collect())
-        });
+        self.late.relay_by(|| self.relay(context));
+        if let Some(reason) = self.known.read().removed.clone() {
+            self.stay_out(context, &reason);
+            return Ok(());
+        }
         match self.start_once(context).await {
             Err(error) if error.is_damage(self.has_peers()) => {
                 *self.damaged.lock() = Some(error);
@@ -249,6 +330,38 @@ impl NodeGroup {
             }
             started => started,
         }
+    }
+
+    /// The way to the members on other nodes.
+    fn relay(&self, context: &Context) -> Option<Relay> {
+        let others = self.known.read().others(&self.options.own_member().node);
+        Relay::new(&context.hub, self.name(), others)
+    }
+
+    /// Stops the replica for good: the node was removed from the group. Clients that do not know yet are passed on.
+    async fn leave(&self, context: &Context, reason: String) -> Result<(), StartError> {
+        tracing::warn!(group = self.name(), reason, "no member any more: the replica stops");
+        let known = KnownMembers { removed: Some(reason.clone()), ..self.known_members() };
+        let noted = self.note(known).await;
+        noted.map_err(|source| StartError::Log { group: self.name().to_owned(), source })?;
+        self.set_outside(Some(reason.clone()));
+        self.stop().await;
+        self.stay_out(context, &reason);
+        Ok(())
+    }
+
+    fn stay_out(&self, context: &Context, reason: &str) {
+        let dir = self.dir.display().to_string();
+        tracing::warn!(
+            group = self.name(),
+            reason,
+            dir,
+            "this directory belongs to nobody any more, and may be deleted"
+        );
+        self.set_outside(Some(reason.to_owned()));
+        self.late.leave(self.relay(context), reason);
+        context.registration.changed();
+        self.started.send_replace(true);
     }
 
     /// Recovers the replica and starts it. After an error everything is closed again.
@@ -278,7 +391,7 @@ impl NodeGroup {
     }
 
     pub(super) fn has_peers(&self) -> bool {
-        self.options.members.len() > 1
+        !self.known.read().is_only(&self.options.own_member().node)
     }
 
     /// Why the replica cannot start, if its bytes are damaged.
@@ -307,6 +420,14 @@ impl NodeGroup {
     pub(super) async fn supervise(&self, context: Context) -> String {
         let Some(mut ordered) = self.ordered.lock().take() else { return std::future::pending().await };
         loop {
+            if self.was_removed() {
+                // Nothing is left to be done.
+                match ordered.recv().await {
+                    Some(order) => order.refuse(http::AdminError::Conflict(self.outside().unwrap_or_default())),
+                    None => std::future::pending().await,
+                }
+                continue;
+            }
             let damaged = self.damaged.lock().take();
             if let Some(damaged) = damaged {
                 match self.mend(&context, damaged, &mut ordered).await {
@@ -340,7 +461,15 @@ impl NodeGroup {
                         () = self.follow_role(&running, &context) => return "replica has stopped".to_owned(),
                         never = rejoin::until_voter(self, &context, &running) => match never {},
                         never = flush::follow(self, &context, &running) => match never {},
+                        never = members::look_after(self, &running) => match never {},
                         reason = context.hub.outcast(self.name()) => {
+                            if Outcast::of(&reason) == Some(Outcast::Removed) {
+                                drop(running);
+                                match self.leave(&context, reason).await {
+                                    Ok(()) => continue,
+                                    Err(error) => return describe_failure(&error),
+                                }
+                            }
                             tracing::error!(group = self.name(), reason, "identity is not accepted any more: retiring it");
                             Some(Order::Retire { done: oneshot::channel().0 })
                         }
@@ -385,12 +514,12 @@ impl NodeGroup {
         recovering: Recovering,
         ordered: &mut mpsc::Receiver<Order>,
     ) -> Result<Option<Order>, StartError> {
-        self.set_returning(true);
-        let Some(former) = Former::of(&recovering.log.recovered, self.name()) else {
-            unreachable!("a store without an identity has had one")
-        };
+        let log_failed = |source| StartError::Log { group: self.name().to_owned(), source };
+        let former = Former::of(&recovering.log.recovered, self.name());
+        self.set_returning(former.is_some());
+        let store_uuid = recovering.log.recovered.store_uuid;
         let given = tokio::select! {
-            given = rejoin::ask(self, context, &former) => given,
+            given = self.ask_for_identity(context, former, store_uuid) => given.map_err(log_failed)?,
             order = ordered.recv() => {
                 drop(recovering);
                 self.stop().await;
@@ -399,13 +528,28 @@ impl NodeGroup {
         };
         let view = recovering.log.view.clone();
         let adopted = tokio::task::spawn_blocking(move || view.adopt_identity(given.node_id, given.generation)).await;
-        let log_failed = |source| StartError::Log { group: self.name().to_owned(), source };
         adopted.map_err(|_| StartError::Panicked { group: self.name().to_owned() })?.map_err(log_failed)?;
         let mut recovering = recovering;
         recovering.log.recovered.generation = given.generation;
         let running = self.run(context, recovering, given.node_id).await?;
         self.open_to_clients(&running);
         Ok(None)
+    }
+
+    /// Asks for another identity in place of a former one, or to be let in.
+    async fn ask_for_identity(
+        &self,
+        context: &Context,
+        former: Option<Former>,
+        store_uuid: [u8; 16],
+    ) -> raft_store::Result<Given> {
+        if let Some(former) = former {
+            return Ok(rejoin::ask(self, context, &former).await);
+        }
+        let place = join::ask(self, context, store_uuid).await;
+        // Without it the next start would not know whom to believe.
+        self.note_members(place.members).await?;
+        Ok(Given { node_id: place.node_id, generation: place.generation })
     }
 
     /// Stops the replica and gives up its identity.
@@ -438,9 +582,11 @@ impl NodeGroup {
             start_counter: recovered.start_counter,
             generation: recovered.generation,
         };
+        let mut members = self.known_members().members;
+        members.entry(node_id).or_insert_with(|| to_member(self.options.own_member()));
         let raft_options = GroupRaftOptions {
             identity,
-            members: self.options.members.iter().map(|member| (member.id, to_member(member))).collect(),
+            members,
             preferred_leader: self.preferred_node(),
             restarted: recovered.vote.is_some() || recovered.last.is_some(),
             started: tokio::time::Instant::from_std(context.start.started),
@@ -475,6 +621,8 @@ impl NodeGroup {
         raft.wait_for_room_in(log.view.clone());
         let state = store.state.clone();
         context.hub.set_successors(self.name(), Arc::new(move |node_id| state.successor_of(node_id)));
+        let state = store.state.clone();
+        context.hub.set_removals(self.name(), Arc::new(move |node_id| state.removed(node_id)));
         let retention = GroupRetention::new(
             self.name().to_owned(),
             raft.clone(),
@@ -484,15 +632,14 @@ impl NodeGroup {
             store.state.clone(),
         );
         let retention = Arc::new(retention);
-        let checkpoints = self.checkpoints(context);
+        let checkpoints = self.checkpoints();
         context.hub.set_range_handler(self.name(), Ranges::running(log.view.clone(), checkpoints));
         let drops = Arc::clone(&retention) as _;
         let repairer = Repairer::start(raft.clone(), log.view.clone(), self.peers(context), drops);
         let comparer = Comparer::start(self.name().to_owned(), log.view.clone(), self.peers(context));
         self.halted.lock().take();
         let sequencer = Sequencer::start(SequencerOptions::default(), raft.clone());
-        let disk =
-            DiskWatch::start(self.dir(&context.node.data_dir), context.storage.disk, log.view.is_short_of_room());
+        let disk = DiskWatch::start(self.dir.clone(), context.storage.disk, log.view.is_short_of_room());
         let group = Group::start(GroupParts {
             settings: GroupSettings {
                 cluster_name: context.cluster.name.clone(),
@@ -537,6 +684,9 @@ impl NodeGroup {
             hub: context.hub.clone(),
         });
         *self.running.write() = Some(Arc::clone(&running));
+        let generation = running.recovered.generation;
+        let doorkeeper = Doorkeeper { running: Arc::clone(&running), generation };
+        context.hub.set_join_handler(self.name(), Arc::new(doorkeeper));
         Ok(running)
     }
 
@@ -550,17 +700,13 @@ impl NodeGroup {
     }
 
     /// Where the checkpoints are.
-    pub(super) fn checkpoints(&self, context: &Context) -> PathBuf {
-        self.dir(&context.node.data_dir).join("checkpoints")
-    }
-
-    fn dir(&self, data_dir: &Path) -> PathBuf {
-        data_dir.join(self.name())
+    pub(super) fn checkpoints(&self) -> PathBuf {
+        self.dir.join("checkpoints")
     }
 
     /// What the log is opened with.
     pub(super) fn log_options(&self, context: &Context) -> raft_store::Options {
-        let dir = self.dir(&context.node.data_dir);
+        let dir = self.dir.clone();
         let mut log_options =
             raft_store::Options::new(dir.join("log"), ClusterId::new(context.cluster.id), self.options.own_id);
         log_options.cold_reads = Arc::clone(&context.cold_reads);
@@ -568,11 +714,11 @@ impl NodeGroup {
         log_options.group = self.name().to_owned();
         log_options.node_name = context.node.name.clone();
         log_options.create = context.start.bootstrap;
-        log_options.rejoin = context.start.rejoin && self.options.members.len() > 1;
+        log_options.rejoin = context.start.rejoin && self.has_peers();
         log_options.segment_bytes = context.storage.segment_bytes;
         log_options.mount_identity = context.storage.mount_identity;
         log_options.allow_unproven_fs = context.storage.allow_unproven_filesystem;
-        log_options.alone = self.options.members.len() == 1;
+        log_options.alone = !self.has_peers();
         log_options.flush_interval = context.storage.flush_interval;
         // A disk that takes this much longer than it is given stops acknowledgements.
         log_options.flush_lag_max = context.storage.flush_interval + FLUSH_LATE_MAX;
@@ -584,7 +730,7 @@ impl NodeGroup {
         // What a command changes is on disk before it is acknowledged, whatever the flush mode.
         log_options.must_sync = |payload| payload.first() == Some(&COMMAND_MAGIC);
         // A group of one has nobody to repair it.
-        log_options.repaired = self.options.members.len() > 1;
+        log_options.repaired = self.has_peers();
         log_options.scrub = (context.storage.scrub_rate > 0).then_some(ScrubOptions {
             bytes_per_second: context.storage.scrub_rate,
             interval: context.storage.scrub_interval,
@@ -595,7 +741,7 @@ impl NodeGroup {
     /// Opens log and derived files. Off the runtime: it reads up to a segment.
     pub(super) async fn recover(&self, context: &Context, retire: bool) -> Result<Recovering, StartError> {
         let holds = Holds::new();
-        let dir = self.dir(&context.node.data_dir);
+        let dir = self.dir.clone();
         let mut log_options = self.log_options(context);
         log_options.retire = retire;
         let hot_log_bytes = log_options.maps_hot as u64 * log_options.segment_bytes;
@@ -801,6 +947,10 @@ impl RegisteredGroup for NodeGroup {
             Role::Follower { leader, .. } => record.leader = leader.map(|(id, _)| id),
         }
         record
+    }
+
+    fn is_member(&self) -> bool {
+        self.outside().is_none() && self.node_id() != 0
     }
 
     fn topics(&self) -> Option<Vec<Arc<TopicConfig>>> {

@@ -7,7 +7,7 @@
 //! What only the leader may answer need not wait: it is passed on to the other members.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -29,8 +29,8 @@ pub(super) struct LateHandler {
     /// Changed under the lock of `waiting` only.
     real: Arc<RwLock<Option<Arc<dyn Handler>>>>,
     waiting: Mutex<Waiting>,
-    /// The way to the other members, if there are any.
-    relay: OnceLock<Option<Relay>>,
+    /// The way to the other members, once it is known, if there are any.
+    relay: RwLock<Option<Option<Relay>>>,
 }
 
 #[derive(Default)]
@@ -41,6 +41,8 @@ struct Waiting {
     open: HashMap<ConnectionId, Connection>,
     /// Why nothing is waited for.
     refusal: Option<String>,
+    /// Why nothing is waited for that cannot be passed on.
+    left: Option<String>,
 }
 
 struct WaitingRequest {
@@ -77,7 +79,20 @@ impl LateHandler {
 
     /// Passes on what need not wait, from now on. The first call decides how.
     pub(super) fn relay_by(&self, relay: impl FnOnce() -> Option<Relay>) {
-        self.relay.get_or_init(relay);
+        self.relay.write().get_or_insert_with(relay);
+    }
+
+    /// Passes on by `relay` what can be, and refuses the rest, from now on: the replica here is gone.
+    pub(super) fn leave(&self, relay: Option<Relay>, reason: &str) {
+        *self.relay.write() = Some(relay);
+        let mut waiting = self.waiting.lock();
+        waiting.left = Some(reason.to_owned());
+        let refused = std::mem::take(&mut waiting.requests);
+        waiting.bytes = 0;
+        drop(waiting);
+        for WaitingRequest { request, responder, .. } in refused {
+            refuse(&request, responder, &format!("not proposed: {reason}"));
+        }
     }
 
     /// Lets requests wait again.
@@ -120,12 +135,17 @@ impl Handler for LateHandler {
             drop(waiting);
             return refuse(&request, responder, &format!("not proposed: {reason}"));
         }
-        if let Some(Some(relay)) = self.relay.get()
+        let relay = self.relay.read().clone().flatten();
+        if let Some(relay) = relay
             && let Some(patience) = Relay::patience(&request)
         {
             drop(waiting);
             let real = Arc::clone(&self.real);
             return relay.pass(request, responder, patience, move || real.read().clone());
+        }
+        if let Some(reason) = waiting.left.clone() {
+            drop(waiting);
+            return refuse(&request, responder, &format!("not proposed: {reason}"));
         }
         if waiting.requests.len() >= REQUESTS_MAX || waiting.bytes + size(&request) > BYTES_MAX {
             drop(waiting);

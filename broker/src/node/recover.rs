@@ -33,7 +33,7 @@ pub(super) fn status(group: &NodeGroup, node: &str) -> Result<RecoveryStatus, Ad
     Ok(RecoveryStatus {
         group: group.name().to_owned(),
         node: node.to_owned(),
-        nodes: group.options().members.iter().map(|member| member.node.clone()).collect(),
+        nodes: group.known_members().members.into_values().map(|member| member.node).collect(),
         node_id: running.as_ref().map(|running| running.node_id()),
         retired: recovered.retired.iter().map(|retired| retired.node_id).collect(),
         generation: recovered.generation,
@@ -102,8 +102,8 @@ pub(super) async fn carry_out(
     }
     let node_id = (order.generation << GENERATION_SHIFT) + order.last_index + 1;
     let own = group.options().own_member();
-    let others = group.options().members.iter().filter(|member| member.node != own.node);
-    let mut nodes: BTreeMap<_, _> = others.map(|member| (member.id, to_member(member))).collect();
+    let others = group.known_members().members.into_iter();
+    let mut nodes: BTreeMap<_, _> = others.filter(|(_, member)| member.node != own.node).collect();
     nodes.insert(node_id, to_member(own));
     let membership = Membership::new(vec![BTreeSet::from([node_id])], nodes).expect("the one voter is a member");
     let failed = |source| StartError::Log { group: group.name().to_owned(), source };
@@ -140,7 +140,7 @@ pub(super) async fn carry_out(
 /// anybody can add to it.
 pub(super) async fn report_alone(group: &NodeGroup, context: &Context, running: &Running) {
     let is_gone = matches!(running.recovered.stop, StopClass::Os | StopClass::Latched) && !running.log.flush_is_sync();
-    let Some(last) = running.recovered.last.filter(|_| is_gone && group.options().members.len() == 1) else { return };
+    let Some(last) = running.recovered.last.filter(|_| is_gone && !group.has_peers()) else { return };
     if let Err(reason) = lead(running, last.index.get()).await {
         tracing::error!(group = group.name(), reason, "what may be lost cannot be told");
         return;

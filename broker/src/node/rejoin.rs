@@ -117,7 +117,7 @@ async fn round(
         return running.raft.replace(own_node, request).await;
     }
     let mut peers: BTreeMap<String, String> =
-        group.options().members.iter().map(|member| (member.node.clone(), member.raft_addr.clone())).collect();
+        group.known_members().members.into_values().map(|member| (member.node, member.raft_addr)).collect();
     if let Some(running) = running {
         let members = running.raft.metrics().members;
         peers.extend(members.into_values().map(|member| (member.node, member.raft_addr)));

@@ -9,13 +9,14 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::group::{NodeGroup, Order};
-use super::{flush, recover, topics};
+use super::{flush, member_orders, recover, topics};
 use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, DamageStatus, DiskStatus,
+    Admin, AdminError, Changed, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, DamageStatus, DiskStatus,
     DrainStatus, Event, FlushMode, FlushStatus, GroupStatus, LeaderStatus, ListQuery, LogStatus, LossReport,
-    MemberStatus, MetricsText, NodeState, NodeStatus, Page, Place, RecoverOrder, RecoveryStatus, ReplayStatus,
-    ReplicaRole, ResetOrder, ResetPlan, RetentionStatus, ScrubStatus, SyncStatus, TopicDetails, TopicSpec, TopicView,
+    MemberAnswer, MemberOrder, MemberQuery, MemberStatus, MembersStatus, MetricsText, NodeState, NodeStatus,
+    OperationStatus, Page, Place, RecoverOrder, RecoveryStatus, ReplayStatus, ReplicaRole, ResetOrder, ResetPlan,
+    RetentionStatus, ScrubStatus, Settle, SyncStatus, TopicDetails, TopicSpec, TopicView,
 };
 use crate::peer::{AdminCall, AdminReply, ForwardError};
 use crate::raft::{self, GroupMetrics, Role};
@@ -212,6 +213,51 @@ impl Admin for Shared {
         })
     }
 
+    fn members(&self, group: &str) -> Result<MembersStatus, AdminError> {
+        member_orders::status(&*self.group(group)?)
+    }
+
+    fn change_members(
+        &self,
+        group: String,
+        order: MemberOrder,
+        query: MemberQuery,
+    ) -> BoxFuture<'static, Result<MemberAnswer, AdminError>> {
+        let found = self.group(&group);
+        Box::pin(async move { member_orders::change(&*found?, order, query).await })
+    }
+
+    fn settle_members(
+        &self,
+        group: String,
+        to: Settle,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<Changed<MembersStatus>, AdminError>> {
+        let found = self.group(&group);
+        Box::pin(async move { member_orders::settle(&*found?, to, dry_run).await })
+    }
+
+    fn operations(&self) -> Vec<OperationStatus> {
+        self.groups.iter().flat_map(|group| member_orders::operations(group)).collect()
+    }
+
+    fn operation(&self, id: &str) -> Result<OperationStatus, AdminError> {
+        let (group, change) = self.operation_of(id)?;
+        member_orders::operation(&group, change)
+    }
+
+    fn cancel_operation(
+        &self,
+        id: String,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<Changed<OperationStatus>, AdminError>> {
+        let found = self.operation_of(&id);
+        Box::pin(async move {
+            let (group, change) = found?;
+            member_orders::cancel(&group, change, dry_run).await
+        })
+    }
+
     fn set_flush(&self, group: String, mode: FlushMode) -> BoxFuture<'static, Result<FlushStatus, AdminError>> {
         let found = self.group(&group);
         Box::pin(async move {
@@ -231,6 +277,14 @@ impl Shared {
     fn group(&self, name: &str) -> Result<Arc<NodeGroup>, AdminError> {
         let found = self.groups.iter().find(|found| found.name() == name).map(Arc::clone);
         found.ok_or_else(|| AdminError::NotFound(format!("there is no group {name} on this node")))
+    }
+
+    /// The group of an operation, and its number there.
+    fn operation_of(&self, id: &str) -> Result<(Arc<NodeGroup>, u64), AdminError> {
+        let shown: String = id.chars().take(200).collect();
+        let unknown = || AdminError::NotFound(format!("there is no operation {shown} on this node"));
+        let (group, change) = member_orders::split_id(id).ok_or_else(unknown)?;
+        Ok((self.group(group).map_err(|_| unknown())?, change))
     }
 }
 
@@ -307,11 +361,15 @@ pub(super) fn problem(state: NodeState, groups: &[GroupStatus], failure: Option<
     if let Some(damage) = damage(groups) {
         return Some(damage);
     }
+    let joining = groups.iter().find(|group| group.role == ReplicaRole::Joining);
+    if let Some(group) = joining {
+        return Some(format!("group {} {}", group.name, group.outside.as_deref().unwrap_or("waits to be let in")));
+    }
     let leaderless: Vec<_> = groups
         .iter()
         .filter(|group| match group.role {
             ReplicaRole::Leader => !group.gates_open,
-            ReplicaRole::Follower => false,
+            ReplicaRole::Follower | ReplicaRole::Joining | ReplicaRole::Removed => false,
             ReplicaRole::Recovering | ReplicaRole::Returning | ReplicaRole::Electing | ReplicaRole::Failed => true,
         })
         .map(|group| group.name.as_str())
@@ -355,17 +413,14 @@ fn replaying(groups: &[GroupStatus]) -> Option<String> {
 fn group_status(group: &NodeGroup) -> GroupStatus {
     let own = group.options().own_member();
     let recovered = group.recovered();
-    let configured = || {
-        let members = group.options().members.iter();
-        members.map(|member| MemberStatus {
-            id: member.id,
-            node: member.node.clone(),
-            client_addr: member.client_addr.to_string(),
-            voter: true,
-            matched: None,
-            catching_up: false,
-        })
-    };
+    let known = group.known_members().members.into_iter().map(|(id, member)| MemberStatus {
+        id,
+        node: member.node,
+        client_addr: member.client_addr,
+        voter: true,
+        matched: None,
+        catching_up: false,
+    });
     let mut status = GroupStatus {
         name: group.name().to_owned(),
         client_addr: own.client_addr,
@@ -373,6 +428,8 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         retired: recovered.as_ref().map_or_else(Vec::new, |found| found.retired.iter().map(|id| id.node_id).collect()),
         returning: group.is_returning(),
         generation: recovered.map_or(0, |recovered| recovered.generation),
+        outside: group.outside(),
+        joint: false,
         flush: group.log().map(|log| if log.flush_is_sync() { FlushMode::Sync } else { FlushMode::Async }),
         role: ReplicaRole::Recovering,
         gates_open: false,
@@ -387,7 +444,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         replay: group.replaying().as_ref().map(replay_status),
         disk: None,
         derived_files_wait: None,
-        members: configured().collect(),
+        members: known.collect(),
         log: None,
         damaged: Vec::new(),
         repair_error: None,
@@ -395,6 +452,11 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         repaired_ranges: 0,
         scrub: None,
     };
+    if status.outside.is_some() {
+        // It may still be stopping.
+        status.role = if group.was_removed() { ReplicaRole::Removed } else { ReplicaRole::Joining };
+        return status;
+    }
     let Some(running) = group.running() else {
         if group.is_returning() {
             status.role = ReplicaRole::Returning;
@@ -457,6 +519,7 @@ fn group_status(group: &NodeGroup) -> GroupStatus {
         snapshot: metrics.snapshot,
         dropped_segments: figures.dropped,
     });
+    status.joint = metrics.voters.len() > 1;
     if !metrics.members.is_empty() {
         status.members = members(&metrics, own_id);
     }

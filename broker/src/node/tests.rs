@@ -4,6 +4,7 @@ mod commits;
 mod damaged;
 mod health;
 mod http;
+mod members;
 mod metrics;
 mod rejoin;
 mod retire;

@@ -85,6 +85,8 @@ pub(crate) enum Kind {
     CopyClientTable = 34,
     /// A node whose identity was retired asks the leader for the next step of its return.
     Replace = 40,
+    /// A node that is no member yet asks the leader to be let in.
+    Join = 41,
     /// A call of the HTTP side that another node must answer.
     Admin = 44,
     /// The answer to a call, by sequence.
@@ -116,6 +118,7 @@ impl Kind {
             33 => Self::ForwardOneway,
             34 => Self::CopyClientTable,
             40 => Self::Replace,
+            41 => Self::Join,
             44 => Self::Admin,
             48 => Self::Answer,
             49 => Self::Failed,

@@ -44,6 +44,8 @@ pub(crate) enum Class {
     Rejoin = 8,
     /// Client requests that a node passes on which is starting: it speaks for no identity.
     Relay = 9,
+    /// A node that is no member yet, to be let in.
+    Join = 10,
     /// Calls of the HTTP side, node to node.
     Admin = 12,
 }
@@ -71,6 +73,7 @@ impl Class {
             | Kind::Append
             | Kind::Appended
             | Kind::Replace
+            | Kind::Join
             | Kind::Admin
             | Kind::Answer
             | Kind::Failed => false,
@@ -87,6 +90,7 @@ impl Class {
             6 => Self::Repair,
             8 => Self::Rejoin,
             9 => Self::Relay,
+            10 => Self::Join,
             12 => Self::Admin,
             _ => return None,
         })
@@ -128,7 +132,8 @@ pub struct GroupIdentity {
     pub generation: u64,
 }
 
-/// Why a replica's own identity is not accepted any more. Whoever is told so gives it up and returns under another.
+/// Why a replica's own identity is not accepted any more. Whoever is told so gives it up, and unless its node was removed,
+/// returns under another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcast {
     /// The peer has seen a later start of this identity: the disk was rolled back.
@@ -137,6 +142,8 @@ pub(crate) enum Outcast {
     Superseded,
     /// The group has given the node another identity.
     Retired,
+    /// The node is no member any more. It does not come back by itself.
+    Removed,
 }
 
 impl Outcast {
@@ -146,13 +153,16 @@ impl Outcast {
             Self::RolledBack => "rolled_back",
             Self::Superseded => "superseded",
             Self::Retired => "retired",
+            Self::Removed => "removed",
         }
     }
 
     /// Whether a refusal says so about whoever was refused.
     pub(crate) fn of(reason: &str) -> Option<Self> {
         let word = reason.split_once(": ")?.0;
-        [Self::RolledBack, Self::Superseded, Self::Retired].into_iter().find(|outcast| outcast.word() == word)
+        [Self::RolledBack, Self::Superseded, Self::Retired, Self::Removed]
+            .into_iter()
+            .find(|outcast| outcast.word() == word)
     }
 }
 

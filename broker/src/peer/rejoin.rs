@@ -8,7 +8,7 @@ use raft_store::LOST_STORE;
 use super::error::{FrameError, PeerError};
 use super::frame::{Envelope, Frame, FrameWriter, Kind, put_name, put_text};
 use super::handshake::{Class, GroupGreeting, GroupIdentity, Outcast};
-use super::{Group, PeerAddress, PeerHub, SuccessorOf};
+use super::{Group, PeerAddress, PeerHub, RemovalOf, SuccessorOf};
 
 impl PeerHub {
     /// The members of `group` on other nodes, as they are known now.
@@ -22,6 +22,13 @@ impl PeerHub {
     pub(crate) fn set_successors(&self, group: &str, successor_of: SuccessorOf) {
         if let Some(group) = self.0.group(group) {
             *group.successor_of.write() = Some(successor_of);
+        }
+    }
+
+    /// Who tells which identities of `group` were removed.
+    pub(crate) fn set_removals(&self, group: &str, removal_of: RemovalOf) {
+        if let Some(group) = self.0.group(group) {
+            *group.removal_of.write() = Some(removal_of);
         }
     }
 
@@ -67,7 +74,7 @@ impl PeerHub {
     }
 }
 
-fn failure_text(frame: &Frame) -> Result<String, PeerError> {
+pub(super) fn failure_text(frame: &Frame) -> Result<String, PeerError> {
     let mut fields = frame.fields();
     fields.bool("whether the outcome is unknown")?;
     Ok(fields.text("reason")?)
@@ -78,6 +85,23 @@ impl Group {
     pub(super) fn successor(&self, node_id: u64) -> Option<u64> {
         let successor_of = self.successor_of.read().clone()?;
         successor_of(node_id)
+    }
+
+    /// Why `node_id` is no member any more, if it was removed.
+    pub(super) fn removal(&self, node_id: u64) -> Option<String> {
+        let removal_of = self.removal_of.read().clone()?;
+        let removed = removal_of(node_id)?;
+        let group = &self.identity.group;
+        let what = match &removed.replaced_by {
+            Some(by) => format!("was replaced by node {by}"),
+            None => "was removed".to_owned(),
+        };
+        Some(format!(
+            "{}: {}, member {node_id} of group {group}, {what} by operation {group}-{}",
+            Outcast::Removed.word(),
+            removed.node,
+            removed.change
+        ))
     }
 
     /// Whether a node of this name is, or was, known to hold a replica.

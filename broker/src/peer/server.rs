@@ -10,6 +10,7 @@ use super::error::PeerError;
 use super::forward::{self, ForwardReply, Forwarder};
 use super::frame::{Envelope, Frame, FrameWriter, Kind, put_text};
 use super::handshake::{Class, Greeting, Outcast};
+use super::join::JoinRequest;
 use super::link::put_failure;
 use super::outbox::Outbox;
 use super::range;
@@ -124,6 +125,8 @@ async fn serve(hub: Arc<Hub>, socket: TcpStream, permit: tokio::sync::OwnedSemap
             let served = async {
                 if hello.class == Class::Rejoin {
                     rejoin(&group, stream, &hello.node, &envelope).await
+                } else if hello.class == Class::Join {
+                    join(&group, stream, &hello.node, &envelope).await
                 } else if hello.class == Class::Append {
                     match group.service() {
                         Some(service) => Err(service.serve_append(stream, envelope).await),
@@ -184,6 +187,16 @@ fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Ref
             true => Ok((hello, Some(group))),
             false => Err(format!("node {} holds no replica of group {name}", hello.node).into()),
         };
+    }
+    if hello.class == Class::Join {
+        // Its token says whether it may come, and that is the leader's to know.
+        return match group.join_handler.read().is_some() {
+            true => Ok((hello, Some(Arc::clone(&group)))),
+            false => Err(not_now()),
+        };
+    }
+    if let Some(removal) = group.removal(sender) {
+        return Err(removal.into());
     }
     if let Some(successor) = group.successor(sender) {
         let word = Outcast::Retired.word();
@@ -248,6 +261,33 @@ async fn rejoin(group: &Group, mut stream: PeerStream, node: &str, envelope: &En
         }
         stream.send(writer).await?;
     }
+}
+
+/// Serves a node that wants to be let in: one question a connection.
+async fn join(group: &Group, mut stream: PeerStream, node: &str, envelope: &Envelope) -> Result<(), PeerError> {
+    let frame = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.reader.next())
+        .await
+        .map_err(|_| PeerError::Timeout("waiting for a wish to join"))??;
+    if frame.kind != Kind::Join {
+        return Err(PeerError::Protocol(format!("{:?} on a connection to join", frame.kind)));
+    }
+    let sequence = frame.sequence;
+    let request = JoinRequest::decode(&frame)?;
+    let handler = group.join_handler.read().clone();
+    let served = match handler {
+        Some(handler) => handler.join(node.to_owned(), request).await,
+        None => Err("replica has stopped".to_owned()),
+    };
+    let kind = if served.is_ok() { Kind::Answer } else { Kind::Failed };
+    let mut writer = FrameWriter::new(kind, sequence, envelope, 256);
+    match served {
+        Ok(joined) => joined.encode(writer.fields()),
+        Err(reason) => {
+            tracing::warn!(group = group.identity.group, node, reason, "node is not let in");
+            put_failure(writer.fields(), true, &reason);
+        }
+    }
+    stream.send(writer).await
 }
 
 /// Serves calls in any order until the connection ends.

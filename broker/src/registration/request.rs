@@ -20,6 +20,11 @@ pub trait RegisteredGroup: Send + Sync + 'static {
     /// What is true now.
     fn record(&self) -> GroupRecord;
 
+    /// Whether this node holds a replica at all. One that does not is in no route.
+    fn is_member(&self) -> bool {
+        true
+    }
+
     /// All topics, by name; none if the group does not run.
     fn topics(&self) -> Option<Vec<Arc<TopicConfig>>>;
 
@@ -119,6 +124,16 @@ pub(super) async fn bring_up_to_date(
 ) -> Result<(), String> {
     // Topics are read after their version: those that are newer than it are sent again with the next one.
     let record = group.record();
+    if !group.is_member() {
+        if confirmed.is_some() {
+            let answer = channel.call(unregister(cluster, &record), limit).await.map_err(|error| error.to_string())?;
+            if !answer.is_success() {
+                return Err(format!("code {}: {}", answer.code, answer.remark.unwrap_or_default()));
+            }
+            *confirmed = None;
+        }
+        return Ok(());
+    }
     if confirmed.as_ref().is_some_and(|confirmed| confirmed.is(&record)) {
         return Ok(());
     }

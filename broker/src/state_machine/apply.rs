@@ -476,6 +476,10 @@ impl State {
             Command::CarryTimers { timers, stamped_ms: _ } => {
                 carry_timers(&mut self.timers.write(), counters, &timers, records)
             }
+            Command::ChangeMembers { step, stamped_ms } => {
+                let identities = &mut registry.identities;
+                registry.changes.apply(identities, &self.membership, step, index, stamped_ms)
+            }
         };
         result.unwrap_or_else(CommandReply::Refused)
     }
@@ -516,7 +520,10 @@ fn give_identity(
     let highest = identities.keys().copied().chain(members).chain([former]).max().unwrap_or(0);
     let node_id = index.max(highest + 1);
     let record = |node_id, store_uuid| IdentityRecord { node_id, node_name: node_name.clone(), store_uuid, stamped_ms };
-    identities.entry(former).or_insert_with(|| record(former, former_uuid));
+    // A node that was added by a change of members is configured without an identity.
+    if former != 0 {
+        identities.entry(former).or_insert_with(|| record(former, former_uuid));
+    }
     identities.insert(node_id, record(node_id, store_uuid));
     Ok(CommandReply::Identity { node_id })
 }

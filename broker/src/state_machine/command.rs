@@ -29,6 +29,7 @@ use protocol::{GroupName, NameError, TopicName};
 
 use super::group::GroupConfig;
 use super::half::{HalfEnd, HalfPlace};
+use super::members::MemberStep;
 use super::pop::{PopStep, RequestMode};
 use super::timer::Timer;
 use super::topic::TopicConfig;
@@ -298,6 +299,13 @@ pub enum Command {
         /// When the leader proposed it.
         stamped_ms: i64,
     },
+    /// A step of a change of the group's members.
+    ChangeMembers {
+        /// The step.
+        step: MemberStep,
+        /// When the leader proposed it.
+        stamped_ms: i64,
+    },
 }
 
 /// A node that cannot go on under the identity it had.
@@ -515,7 +523,8 @@ impl Command {
             | Self::BuryPopped { stamped_ms, .. }
             | Self::PutRequestMode { stamped_ms, .. }
             | Self::FireTimers { stamped_ms, .. }
-            | Self::CarryTimers { stamped_ms, .. } => Some(*stamped_ms),
+            | Self::CarryTimers { stamped_ms, .. }
+            | Self::ChangeMembers { stamped_ms, .. } => Some(*stamped_ms),
             Self::ReleaseResets { .. } | Self::ClearOffsets { .. } | Self::CloneOffsets { .. } => None,
         }
     }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::{Half, Halves};
+use super::members::{Change, Removed};
 use super::pop::Pops;
 use super::state::{DataVersion, Names, QueueLease, Registry, State};
 use super::timer::{Timer, Timers};
@@ -279,6 +280,38 @@ impl StateReader {
     /// How many timers are pending.
     pub fn timer_count(&self) -> usize {
         self.timers.read().len()
+    }
+
+    /// The change of members under way, if there is one.
+    pub fn running_change(&self) -> Option<Change> {
+        self.registry.read().changes.running().cloned()
+    }
+
+    /// Why a node must not join at `now_ms`, if it must not.
+    pub(crate) fn may_admit(
+        &self,
+        node: &str,
+        addrs: &(String, String),
+        store_uuid: [u8; 16],
+        token_hash: [u8; 32],
+        now_ms: i64,
+    ) -> Result<(), &'static str> {
+        self.registry.read().changes.may_admit(node, addrs, store_uuid, token_hash, now_ms).map(drop)
+    }
+
+    /// A change of members that is remembered.
+    pub fn change(&self, id: u64) -> Option<Change> {
+        self.registry.read().changes.get(id).cloned()
+    }
+
+    /// All changes of members that are remembered, oldest first.
+    pub fn changes(&self) -> Vec<Change> {
+        self.registry.read().changes.all().cloned().collect()
+    }
+
+    /// How an identity ceased to be a member, if a change of members removed it.
+    pub fn removed(&self, node_id: u64) -> Option<Removed> {
+        self.registry.read().changes.removed(node_id).cloned()
     }
 
     /// The identities given out so far.

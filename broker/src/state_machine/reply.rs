@@ -143,4 +143,13 @@ pub enum CommandRefused {
     /// The identity belongs to another store, or the store to another identity.
     #[error("identity is taken")]
     IdentityTaken,
+    /// Another change of members is under way.
+    #[error("change {change} of the members is under way")]
+    ChangeRunning {
+        /// The change.
+        change: u64,
+    },
+    /// A node that wants to join is not let in.
+    #[error("not admitted: {0}")]
+    NotAdmitted(&'static str),
 }

@@ -10,6 +10,7 @@
 //!
 //! Integers outside the image are big-endian. Equal states give equal bytes on every replica and in every run.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use protocol::{GroupName, TopicName};
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::{Half, Halves};
+use super::members::Changes;
 use super::pop::PopsImage;
 use super::state::{
     Counters, DataVersion, EntryId, MembershipImage, Names, QueueCounter, QueueLease, Registry, State, TopicOffsets,
@@ -29,7 +31,11 @@ use super::topic::TopicConfig;
 use super::topic_log::TopicLog;
 
 const MAGIC: [u8; 8] = *b"GNTRYCKP";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
+/// The version before, which knew no changes of members.
+const WITHOUT_CHANGES: u32 = 5;
+/// How an image of that version would end.
+const NO_CHANGES: [u8; 2] = [0; 2];
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 
@@ -95,6 +101,8 @@ pub(crate) struct Image {
     pops: PopsImage,
     /// See [`Timers::pack`].
     timers: Vec<u8>,
+    /// Last, for version 5 ends before it.
+    changes: Changes,
 }
 
 /// Transactions that are pending or were given up.
@@ -171,6 +179,7 @@ impl State {
             halves: HalvesImage { pending: halves.pending.clone(), given_up: halves.given_up.clone() },
             pops: PopsImage::of(&pops),
             timers: self.timers.read().pack(),
+            changes: registry.changes.clone(),
         })
     }
 
@@ -216,6 +225,7 @@ impl Image {
             settings: Arc::new(self.settings.clone()),
             marks: self.marks.clone(),
             identities: self.identities.iter().map(|identity| (identity.node_id, identity.clone())).collect(),
+            changes: self.changes.clone(),
         }
     }
 
@@ -245,7 +255,7 @@ impl Image {
             return Err(SnapshotError::Shape);
         }
         let version = u32::from_be_bytes(*version);
-        if version != VERSION {
+        if version != VERSION && version != WITHOUT_CHANGES {
             return Err(SnapshotError::Version { found: version });
         }
         if u64::from_be_bytes(*length) != image.len() as u64 {
@@ -255,8 +265,12 @@ impl Image {
         if found != expected {
             return Err(SnapshotError::Checksum { found, expected });
         }
+        let mut image = Cow::Borrowed(image);
+        if version == WITHOUT_CHANGES {
+            image.to_mut().extend(NO_CHANGES);
+        }
         let length = image.len();
-        let (image, used): (Self, usize) = bincode::decode_from_slice(image, CONFIG)?;
+        let (image, used): (Self, usize) = bincode::decode_from_slice(&image, CONFIG)?;
         if used != length {
             return Err(SnapshotError::Shape);
         }

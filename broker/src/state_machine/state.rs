@@ -16,6 +16,7 @@ use protocol::{GroupName, TopicName};
 use super::command::{IdentityRecord, QueueKey};
 use super::group::GroupConfig;
 use super::half::Halves;
+use super::members::Changes;
 use super::pop::Pops;
 use super::timer::Timers;
 use super::topic::TopicConfig;
@@ -93,6 +94,7 @@ pub(crate) struct Registry {
     pub(crate) settings: Arc<BTreeMap<String, String>>,
     pub(crate) marks: BTreeMap<String, u64>,
     pub(crate) identities: BTreeMap<u64, IdentityRecord>,
+    pub(crate) changes: Changes,
 }
 
 /// A topic for as long as it lives: one that is deleted and created again gets a new one.

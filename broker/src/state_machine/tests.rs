@@ -11,6 +11,7 @@ use super::command::{
     COMMAND_MAGIC, OffsetCommit, OffsetsOfDeleted, PayloadError, ProgressMove, PutMode, QueueKey, ResetHold,
     parse_payload,
 };
+use super::members::MemberChange;
 use super::snapshot::SnapshotError;
 use super::testing::{Group, Message, message, pack, topic};
 use super::*;
@@ -433,6 +434,66 @@ async fn a_lost_store_is_followed_by_another_of_its_node_and_of_no_other() {
     };
     assert!(next > node_id);
     assert_eq!(group.state().successor_of(node_id), Some(next));
+}
+
+fn joiner(node: &str, token: u8) -> members::Joiner {
+    members::Joiner {
+        node: node.to_owned(),
+        raft_addr: "127.0.0.1:1".to_owned(),
+        client_addr: "127.0.0.1:2".to_owned(),
+        token_hash: [token; 32],
+        admitted: None,
+    }
+}
+
+#[tokio::test]
+async fn one_change_of_members_runs_at_a_time_and_a_token_admits_one_store_for_an_hour() {
+    let mut group = Group::new();
+    let step = |step, stamped_ms| Command::ChangeMembers { step, stamped_ms };
+    let add = |nodes: &[(&str, u8)]| members::MemberStep::Begin {
+        change: MemberChange::Add { joiners: nodes.iter().map(|(node, token)| joiner(node, *token)).collect() },
+        started_by: "test".to_owned(),
+    };
+    let admit = |node: &str, store: u8, token: u8, at| {
+        let (node, addrs) = (node.to_owned(), ("127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()));
+        step(members::MemberStep::Admit { node, addrs, store_uuid: [store; 16], token_hash: [token; 32] }, at)
+    };
+    let refused = |why| CommandReply::Refused(CommandRefused::NotAdmitted(why));
+    assert_eq!(group.command(admit("n4", 4, 4, 9)).await, refused("no node is to be added now"));
+    assert_eq!(group.command(step(add(&[("n4", 4), ("n5", 5)]), 1_000)).await, CommandReply::Done);
+    let change = group.state().running_change().unwrap().id;
+    assert_eq!(
+        group.command(step(add(&[("n6", 6)]), 1_001)).await,
+        CommandReply::Refused(CommandRefused::ChangeRunning { change })
+    );
+    assert_eq!(group.command(admit("n9", 4, 4, 1_002)).await, refused("a node of this name is not to be added"));
+    let other_token = "the join token is not the one that was given out for it";
+    assert_eq!(group.command(admit("n4", 4, 5, 1_002)).await, refused(other_token), "it is n5's");
+    let given = group.command(admit("n4", 4, 4, 1_002)).await;
+    assert!(matches!(given, CommandReply::Identity { .. }), "{given:?}");
+    assert_eq!(group.command(admit("n4", 4, 4, 1_003)).await, given, "the same store asks again");
+    assert_eq!(group.command(admit("n4", 9, 4, 1_003)).await, refused("the join token was used, with another store"));
+    let hour = 1_000 + members::JOIN_TOKEN_TIME_MS;
+    assert_eq!(group.command(admit("n5", 5, 5, hour + 1)).await, refused("the join token has expired"));
+
+    // What was begun is known to whoever starts from a checkpoint.
+    let before = group.state().changes();
+    group.stop().await;
+    group.start().await;
+    assert_eq!(group.state().changes(), before);
+    let CommandReply::Identity { node_id } = given else { unreachable!() };
+    let removed = vec![(node_id, "n4".to_owned())];
+    let end = members::MemberStep::End { change, done: false, removed };
+    assert_eq!(group.command(step(end.clone(), hour)).await, CommandReply::Done);
+    assert!(matches!(group.command(step(end, hour)).await, CommandReply::Refused(CommandRefused::Invalid(_))));
+    assert_eq!(group.state().running_change(), None);
+    assert_eq!(group.state().removed(node_id).unwrap().node, "n4");
+    // No identity is given out twice.
+    assert_eq!(group.command(step(add(&[("n4", 4)]), hour)).await, CommandReply::Done);
+    let CommandReply::Identity { node_id: next } = group.command(admit("n4", 7, 4, hour)).await else {
+        panic!("a new store is admitted")
+    };
+    assert!(next > node_id);
 }
 
 #[tokio::test]
@@ -1055,7 +1116,7 @@ async fn a_checkpoint_of_an_unknown_version_is_refused() {
     fill(&group, 3).await;
     let bytes = group.digest().await;
     assert_eq!(Image::decode(&bytes).unwrap(), group.image().await);
-    for version in [bytes[11] - 1, bytes[11] + 1] {
+    for version in [bytes[11] - 2, bytes[11] + 1] {
         let mut other = bytes.to_vec();
         other[11] = version;
         assert!(matches!(Image::decode(&other), Err(SnapshotError::Version { found }) if found == u32::from(version)));
@@ -1063,4 +1124,11 @@ async fn a_checkpoint_of_an_unknown_version_is_refused() {
     for len in 0..bytes.len() {
         assert!(Image::decode(&bytes[..len]).is_err(), "{len} bytes");
     }
+    // The version before ended with the timers.
+    let mut before = bytes[..bytes.len() - 4 - 2].to_vec();
+    before[11] -= 1;
+    let length = u64::from_be_bytes(before[12..20].try_into().unwrap()) - 2;
+    before[12..20].copy_from_slice(&length.to_be_bytes());
+    before.extend(crc32fast::hash(&before).to_be_bytes());
+    assert_eq!(Image::decode(&before).unwrap(), group.image().await);
 }

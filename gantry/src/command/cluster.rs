@@ -260,6 +260,8 @@ fn role(member: &ReplicaView) -> String {
         Some(ReplicaRole::Recovering) => "recovering",
         Some(ReplicaRole::Returning) => "returning",
         Some(ReplicaRole::Failed) => "failed",
+        Some(ReplicaRole::Joining) => "joins",
+        Some(ReplicaRole::Removed) => "removed",
         None => "silent",
     };
     let marks = [("damaged", member.damaged), ("catching up", member.catching_up)];

@@ -31,7 +31,7 @@ pub(super) fn keep_all(options: &mut Options) {
 }
 
 /// Clusters of several nodes run one after the other, or they starve each other of time.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(super) static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
@@ -208,7 +208,7 @@ impl Cluster {
     }
 }
 
-async fn leads(group: Arc<NodeGroup>) -> Arc<Running> {
+pub(super) async fn leads(group: Arc<NodeGroup>) -> Arc<Running> {
     loop {
         if let Some(running) = group.running()
             && running.raft.role().borrow().is_ready_leader()
@@ -256,23 +256,23 @@ pub(super) fn stored(running: &Running) -> BTreeMap<u64, u64> {
     found
 }
 
-async fn caught_up(running: &Running, index: u64) {
+pub(super) async fn caught_up(running: &Running, index: u64) {
     soon("dispatch", running.store.wait_dispatched(index)).await.unwrap();
 }
 
 /// Sends until it is told to stop, on whoever leads, and keeps what was acknowledged: offset and id.
-struct Load {
-    acknowledged: watch::Sender<BTreeMap<u64, u64>>,
-    stop: AtomicBool,
+pub(super) struct Load {
+    pub(super) acknowledged: watch::Sender<BTreeMap<u64, u64>>,
+    pub(super) stop: AtomicBool,
     ids: AtomicU64,
 }
 
 impl Load {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { acknowledged: watch::Sender::default(), stop: AtomicBool::new(false), ids: AtomicU64::new(1) }
     }
 
-    async fn run(&self, groups: &Mutex<Vec<Arc<NodeGroup>>>) {
+    pub(super) async fn run(&self, groups: &Mutex<Vec<Arc<NodeGroup>>>) {
         while !self.stop.load(Ordering::Acquire) {
             let leader = groups
                 .lock()
@@ -293,7 +293,7 @@ impl Load {
         }
     }
 
-    async fn more(&self, count: usize) {
+    pub(super) async fn more(&self, count: usize) {
         let target = self.acknowledged.borrow().len() + count;
         let mut acknowledged = self.acknowledged.subscribe();
         soon("acknowledgements", acknowledged.wait_for(|all| all.len() >= target)).await.unwrap();
