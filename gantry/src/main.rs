@@ -88,6 +88,12 @@ enum Command {
     Store(command::store::StoreCommand),
     /// Go on with a group whose majority is gone for good, from the longest log that is left
     Recover(command::recover::RecoverArgs),
+    /// Members of a group: add, remove and replace nodes
+    #[command(subcommand)]
+    Member(command::member::MemberCommand),
+    /// Long work that was begun by other commands
+    #[command(subcommand)]
+    Operation(command::operation::OperationCommand),
     /// Change when messages of a group count as acknowledged
     Flush(command::flush::FlushArgs),
     /// The most used commands of RocketMQ's mqadmin, with their names and flags
@@ -158,6 +164,8 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
             command::store::run(command, format)
         }
         Command::Recover(args) => runtime()?.block_on(command::recover::run(args, format)),
+        Command::Member(command) => runtime()?.block_on(command::member::run(command, format)),
+        Command::Operation(command) => runtime()?.block_on(command::operation::run(command, format)),
         Command::Flush(args) => runtime()?.block_on(command::flush::run(args, format)),
         Command::Mqadmin(command) => runtime()?.block_on(command::mqadmin::run(command, cluster, format)),
         Command::Config(command) => command::config::run(command, format),
