@@ -4,6 +4,7 @@
 mod cluster;
 mod full_disk;
 mod join;
+mod members;
 mod operate;
 mod power;
 mod scripts;
