@@ -135,7 +135,10 @@ fn member_names(nodes: &str) -> Vec<String> {
     assert_eq!(code, Some(0), "{text}");
     let status: Value = serde_json::from_str(&text).unwrap();
     let voters = status["members"].as_array().unwrap().iter().filter(|member| member["voter"] == true);
-    voters.map(|member| member["node"].as_str().unwrap().to_owned()).collect()
+    let mut names: Vec<_> = voters.map(|member| member["node"].as_str().unwrap().to_owned()).collect();
+    // They are listed by identity, and who comes first has the lower one.
+    names.sort();
+    names
 }
 
 #[test]

@@ -221,6 +221,19 @@ async fn a_group_of_one_grows_to_three_under_load_and_old_configurations_do_not_
     assert!(matches!(&refused, AdminError::Conflict(text) if text.contains(&id)), "{refused}");
     let [second, third] = [0, 1].map(|at| begun.join_tokens[at].line.clone());
     nodes.join(2, &[1], &second).await;
+    let holds_the_log = async {
+        loop {
+            let waits_for = nodes.running[&1].shared.operations()[0].waits_for.clone();
+            let metrics = nodes.leader().await.raft.metrics();
+            let second = metrics.members.iter().find(|(_, member)| member.node == "n2").map(|(id, _)| *id);
+            let matched = second.and_then(|id| metrics.matched.get(&id).copied().flatten());
+            if waits_for.is_some_and(|text| text.contains("node n3 to come")) && matched >= metrics.applied {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("n2 holds the log and n3 is waited for", holds_the_log).await;
     nodes.load.more(50).await;
     // One of two does not vote alone: the group would stop when either fails.
     assert_eq!(nodes.voters().await, names(&[1]));
