@@ -193,6 +193,7 @@ pub enum Settle {
 #[serde(deny_unknown_fields)]
 struct SettleQuery {
     /// How it ends.
+    #[param(inline)]
     to: Settle,
     /// Say what would be done, and do nothing.
     #[serde(default)]

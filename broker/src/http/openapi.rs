@@ -135,6 +135,19 @@ mod tests {
     }
 
     #[test]
+    fn every_reference_leads_somewhere() {
+        let document = finish(&super::super::described().1);
+        let text = document.0.to_string();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let references: BTreeSet<&str> =
+            text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(references.len() > 10, "{references:?}");
+        for reference in references {
+            assert!(document.pointer(reference).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
     fn every_route_is_described() {
         let document = finish(&super::super::described().1);
         let document: Value = serde_json::from_str(&document.0).unwrap();
