@@ -16,8 +16,10 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Predicate;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
@@ -148,6 +150,34 @@ final class Kills {
             Thread.sleep(PACE_MS);
         }
         return ledger;
+    }
+
+    /** What is sent beside a scenario that reads in its own thread. */
+    static final class Sending {
+        private final FutureTask<Ledger> task;
+        private long deadline = Long.MAX_VALUE;
+
+        Sending(DefaultMQProducer producer, String topic) {
+            task = new FutureTask<>(() -> sendUntilOver(producer, topic, "message"));
+            new Thread(task).start();
+        }
+
+        /** Whether all is sent, and read as `covers` says; fails when reading takes too long after the last message. */
+        boolean isRead(Predicate<Ledger> covers) throws Exception {
+            if (!task.isDone()) {
+                return false;
+            }
+            if (deadline == Long.MAX_VALUE) {
+                deadline = System.nanoTime() + SETTLE_SECONDS * 1_000_000_000L;
+            }
+            boolean isRead = covers.test(task.get());
+            check(isRead || System.nanoTime() < deadline, "not everything acknowledged was read within " + SETTLE_SECONDS + " s");
+            return isRead;
+        }
+
+        Ledger ledger() throws Exception {
+            return task.get();
+        }
     }
 
     /** Waits until everything acknowledged has come, once or more; nothing else may. */

@@ -5,7 +5,6 @@ import static gantry.compat.Env.equal;
 import static gantry.compat.Env.message;
 import static gantry.compat.Env.text;
 import static gantry.compat.Kills.PACE_MS;
-import static gantry.compat.Kills.SETTLE_SECONDS;
 import static gantry.compat.Kills.again;
 import static gantry.compat.Kills.awaitAll;
 import static gantry.compat.Kills.isOver;
@@ -19,7 +18,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.FutureTask;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -60,17 +58,11 @@ final class KillsReading {
         DefaultMQPullConsumer reader = env.pullConsumer(env.name("g"));
         List<MessageQueue> queues = List.copyOf(again(() -> reader.fetchSubscribeMessageQueues(topic)));
         DefaultMQProducer producer = env.producer();
-        FutureTask<Kills.Ledger> sending = new FutureTask<>(() -> sendUntilOver(producer, topic, "message"));
-        new Thread(sending).start();
+        Kills.Sending sending = new Kills.Sending(producer, topic);
         Map<MessageQueue, List<String>> read = new HashMap<>();
         queues.forEach(queue -> read.put(queue, new ArrayList<>()));
         int pulls = 0;
-        long deadline = Long.MAX_VALUE;
-        while (!sending.isDone() || !sending.get().isCoveredBy(read)) {
-            if (sending.isDone() && deadline == Long.MAX_VALUE) {
-                deadline = System.nanoTime() + SETTLE_SECONDS * 1_000_000_000L;
-            }
-            check(System.nanoTime() < deadline, "not everything acknowledged was pulled within " + SETTLE_SECONDS + " s");
+        while (!sending.isRead(ledger -> ledger.isCoveredBy(read))) {
             for (MessageQueue queue : queues) {
                 List<String> texts = read.get(queue);
                 long place = texts.size();
@@ -88,7 +80,7 @@ final class KillsReading {
             }
             Thread.sleep(PACE_MS);
         }
-        env.note(sending.get().texts().size() + " acknowledged, " + pulls + " pulls, " + read.values().stream().mapToInt(List::size).sum() + " messages");
+        env.note(sending.ledger().texts().size() + " acknowledged, " + pulls + " pulls, " + read.values().stream().mapToInt(List::size).sum() + " messages");
     }
 
     /** A lite consumer that commits by itself is given everything. */
@@ -98,22 +90,16 @@ final class KillsReading {
         consumer.subscribe(topic, "*");
         consumer.start();
         DefaultMQProducer producer = env.producer();
-        FutureTask<Kills.Ledger> sending = new FutureTask<>(() -> sendUntilOver(producer, topic, "message"));
-        new Thread(sending).start();
+        Kills.Sending sending = new Kills.Sending(producer, topic);
         Set<String> polled = new HashSet<>();
         int messages = 0;
-        long deadline = Long.MAX_VALUE;
-        while (!sending.isDone() || !polled.containsAll(sending.get().texts())) {
-            if (sending.isDone() && deadline == Long.MAX_VALUE) {
-                deadline = System.nanoTime() + SETTLE_SECONDS * 1_000_000_000L;
-            }
-            check(System.nanoTime() < deadline, "not everything acknowledged was polled within " + SETTLE_SECONDS + " s");
+        while (!sending.isRead(ledger -> polled.containsAll(ledger.texts()))) {
             for (MessageExt message : consumer.poll(500)) {
                 polled.add(text(message));
                 messages++;
             }
         }
-        equal(sending.get().texts(), new TreeSet<>(polled), "what was polled");
+        equal(sending.ledger().texts(), new TreeSet<>(polled), "what was polled");
         env.note(polled.size() + " acknowledged, " + messages + " polled");
     }
 
