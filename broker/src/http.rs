@@ -49,7 +49,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use access::{Role, TokenHash, Tokens, hash_token};
-use change::DryRun;
+use change::Change;
 pub use change::{Changed, Plan};
 pub use cluster::{ClusterStatus, GroupView, NodeView, ReplicaView};
 pub use error::{AdminError, ErrorBody};
@@ -218,7 +218,8 @@ pub trait Admin: Send + Sync + 'static {
         group: String,
         order: MemberOrder,
         query: MemberQuery,
-    ) -> BoxFuture<'static, Result<MemberAnswer, AdminError>>;
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<Changed<MemberAnswer>, AdminError>>;
 
     /// Ends a change of the members of `group` that is stuck in the middle, or says how it would.
     fn settle_members(
@@ -370,7 +371,7 @@ pub fn is_allowed_host(host: &str, own: IpAddr) -> bool {
 }
 
 /// The query of a call that takes none.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
@@ -425,35 +426,32 @@ async fn metrics_text(State(admin): State<Arc<dyn Admin>>) -> Response {
 struct TransferQuery {
     /// The node that is to lead; the best replica, if none is named.
     to: Option<String>,
-    /// Say what would be done, and do nothing.
-    #[serde(default)]
-    dry_run: bool,
 }
 
 /// Hands over the leadership of a group.
 #[utoipa::path(post, path = "/v1/groups/{group}/transfer-leader", tag = "groups",
-    params(("group" = String, Path, description = "The broker group"), TransferQuery),
+    params(("group" = String, Path, description = "The broker group"), Change::<TransferQuery>),
     responses((status = 200, body = Changed<LeaderStatus>)))]
 async fn transfer_leader(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
-    Query(query): Query<TransferQuery>,
+    Change { dry_run, query }: Change<TransferQuery>,
 ) -> Result<Json<Changed<LeaderStatus>>, AdminError> {
-    let leader = admin.transfer_leader(group.clone(), query.to, query.dry_run).await?;
-    if query.dry_run {
+    let leader = admin.transfer_leader(group.clone(), query.to, dry_run).await?;
+    if dry_run {
         return Ok(Changed::planned(format!("node {} would lead {group}", leader.node)));
     }
     Ok(Changed::done(leader))
 }
 
 /// Says that a node's clock is right although it ran ahead.
-#[utoipa::path(post, path = "/v1/retention/accept-clock", tag = "nodes", params(DryRun),
+#[utoipa::path(post, path = "/v1/retention/accept-clock", tag = "nodes", params(Change::<Nothing>),
     responses((status = 200, body = Changed<RetentionStatus>)))]
 async fn accept_clock(
     State(admin): State<Arc<dyn Admin>>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<RetentionStatus>>, AdminError> {
-    if query.dry_run {
+    if dry_run {
         let node = admin.node();
         return Ok(Changed::planned(format!("messages on {node} would be dropped for their age again")));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::change::{Changed, DryRun};
+use super::change::{Change, Changed};
 use super::cluster::{self, ClusterStatus, GroupView};
-use super::{Admin, AdminError, NodeState};
+use super::{Admin, AdminError, NodeState, Nothing};
 use crate::peer::AdminCall;
 
 /// A leadership moves within this time.
@@ -65,14 +65,14 @@ pub(super) fn routes() -> OpenApiRouter<Arc<dyn Admin>> {
 
 /// Moves all leaderships away from a node, and gives it none until it is undrained, over restarts too.
 #[utoipa::path(post, path = "/v1/nodes/{node}/drain", tag = "nodes",
-    params(("node" = String, Path, description = "The node"), DryRun),
+    params(("node" = String, Path, description = "The node"), Change::<Nothing>),
     responses((status = 200, body = Changed<DrainStatus>)))]
 async fn drain(
     State(admin): State<Arc<dyn Admin>>,
     Path(node): Path<String>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<DrainStatus>>, AdminError> {
-    if query.dry_run {
+    if dry_run {
         let leads = admin.leads();
         let what = if leads.is_empty() { "nothing just now".to_owned() } else { leads.join(", ") };
         return Ok(Changed::planned(format!("{node} would give away what it leads ({what}) and be given nothing")));
@@ -82,29 +82,29 @@ async fn drain(
 
 /// Lets a node lead again.
 #[utoipa::path(post, path = "/v1/nodes/{node}/undrain", tag = "nodes",
-    params(("node" = String, Path, description = "The node"), DryRun),
+    params(("node" = String, Path, description = "The node"), Change::<Nothing>),
     responses((status = 200, body = Changed<DrainStatus>)))]
 async fn undrain(
     State(admin): State<Arc<dyn Admin>>,
     Path(node): Path<String>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<DrainStatus>>, AdminError> {
-    if query.dry_run {
+    if dry_run {
         return Ok(Changed::planned(format!("{node} could lead again")));
     }
     admin.set_drained(false).await.map(Changed::done)
 }
 
 /// Moves leaderships to preferred leaders, and spreads those of groups without one over the nodes.
-#[utoipa::path(post, path = "/v1/cluster/balance", tag = "cluster", params(DryRun),
+#[utoipa::path(post, path = "/v1/cluster/balance", tag = "cluster", params(Change::<Nothing>),
     responses((status = 200, body = Changed<BalanceReport>)))]
 async fn balance(
     State(admin): State<Arc<dyn Admin>>,
     headers: HeaderMap,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<BalanceReport>>, AdminError> {
     let mut moves = plan(&cluster::look(&*admin, &headers).await);
-    if query.dry_run {
+    if dry_run {
         let lines: Vec<_> =
             moves.iter().map(|planned| format!("{} from {} to {}", planned.group, planned.from, planned.to)).collect();
         let text = if lines.is_empty() { "nothing: all is balanced".to_owned() } else { lines.join(", ") };

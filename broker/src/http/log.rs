@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Nothing;
-use super::change::Changed;
+use super::change::{Change, Changed};
 use super::error::AdminError;
 
 /// Longest filter that is read.
@@ -63,9 +63,6 @@ struct FilterQuery {
     /// `info,broker::raft=debug`.
     #[param(max_length = 4096)]
     filter: String,
-    /// Say what would be done, and do nothing.
-    #[serde(default)]
-    dry_run: bool,
 }
 
 /// The routes of the log with their description.
@@ -90,10 +87,11 @@ async fn log_shown(Query(_): Query<Nothing>) -> Result<Json<LogFilter>, AdminErr
 }
 
 /// Changes what a node logs, until it ends.
-#[utoipa::path(post, path = "/v1/log", tag = "nodes", params(FilterQuery),
+#[utoipa::path(post, path = "/v1/log", tag = "nodes", params(Change::<FilterQuery>),
     responses((status = 200, body = Changed<LogFilter>)))]
-async fn log_changed(Query(query): Query<FilterQuery>) -> Result<Json<Changed<LogFilter>>, AdminError> {
-    let FilterQuery { filter, dry_run } = query;
+async fn log_changed(
+    Change { dry_run, query: FilterQuery { filter } }: Change<FilterQuery>,
+) -> Result<Json<Changed<LogFilter>>, AdminError> {
     if filter.len() > FILTER_BYTES_MAX {
         let bytes = filter.len();
         return Err(AdminError::Invalid(format!("the filter has {bytes} bytes, allowed are {FILTER_BYTES_MAX}")));

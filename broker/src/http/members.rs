@@ -1,7 +1,7 @@
 //! Members of a group, and the operations that change them, over HTTP.
 //!
-//! What is said of a group's members and operations is the leader's to say. A change takes `dry_run=true`, which says step
-//! by step what would be done.
+//! What is said of a group's members and operations is the leader's to say. A dry run says step by step what
+//! would be done.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Caller;
-use super::change::{Changed, DryRun};
+use super::change::{Change, Changed};
 use super::{Admin, AdminError, Nothing};
 
 /// The word that allows an operation to leave a group with less safety than before.
@@ -39,13 +39,11 @@ pub struct AddOrder {
     pub nodes: Vec<JoinerOrder>,
 }
 
-/// How a change of members is ordered.
+/// How a change of members is ordered, besides what is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemberQuery {
-    /// Say what would be done, and do nothing.
-    pub dry_run: bool,
     /// The word `reduced-redundancy`, to allow less safety than before.
     pub force: Option<String>,
     /// Who orders it, for those who look later; without it the name of the caller's token.
@@ -63,13 +61,13 @@ pub enum MemberOrder {
     Replace(String, JoinerOrder),
 }
 
-/// What an order has come to.
+/// What an order has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemberAnswer {
+    /// What has begun.
+    pub operation: OperationStatus,
     /// What is done, step by step.
-    pub plan: Vec<String>,
-    /// What has begun; none after a dry run.
-    pub operation: Option<OperationStatus>,
+    pub steps: Vec<String>,
     /// The tokens of the nodes that come. They are shown this once.
     pub join_tokens: Vec<NodeToken>,
 }
@@ -195,9 +193,6 @@ struct SettleQuery {
     /// How it ends.
     #[param(inline)]
     to: Settle,
-    /// Say what would be done, and do nothing.
-    #[serde(default)]
-    dry_run: bool,
 }
 
 /// What the leader answers.
@@ -232,59 +227,59 @@ async fn members(
 
 /// Adds nodes to a group: they become voters together, once each has come with its token and holds the log.
 #[utoipa::path(post, path = "/v1/groups/{group}/members", tag = "members",
-    params(("group" = String, Path, description = "The broker group"), MemberQuery),
+    params(("group" = String, Path, description = "The broker group"), Change::<MemberQuery>),
     request_body = AddOrder,
-    responses((status = 200, body = MemberAnswer)))]
+    responses((status = 200, body = Changed<MemberAnswer>)))]
 async fn add(
     State(admin): AdminState,
     caller: Option<Extension<Caller>>,
     Path(group): Path<String>,
-    Query(query): Query<MemberQuery>,
+    Change { dry_run, query }: Change<MemberQuery>,
     Json(order): Json<AddOrder>,
-) -> Result<Json<MemberAnswer>, AdminError> {
-    admin.change_members(group, MemberOrder::Add(order.nodes), by(query, caller)).await.map(Json)
+) -> Result<Json<Changed<MemberAnswer>>, AdminError> {
+    admin.change_members(group, MemberOrder::Add(order.nodes), by(query, caller), dry_run).await.map(Json)
 }
 
 /// Removes a node from a group.
 #[utoipa::path(delete, path = "/v1/groups/{group}/members/{member}", tag = "members",
     params(("group" = String, Path, description = "The broker group"),
-        ("member" = String, Path, description = "The node that leaves"), MemberQuery),
-    responses((status = 200, body = MemberAnswer)))]
+        ("member" = String, Path, description = "The node that leaves"), Change::<MemberQuery>),
+    responses((status = 200, body = Changed<MemberAnswer>)))]
 async fn remove(
     State(admin): AdminState,
     caller: Option<Extension<Caller>>,
     Path((group, member)): Path<(String, String)>,
-    Query(query): Query<MemberQuery>,
-) -> Result<Json<MemberAnswer>, AdminError> {
-    admin.change_members(group, MemberOrder::Remove(member), by(query, caller)).await.map(Json)
+    Change { dry_run, query }: Change<MemberQuery>,
+) -> Result<Json<Changed<MemberAnswer>>, AdminError> {
+    admin.change_members(group, MemberOrder::Remove(member), by(query, caller), dry_run).await.map(Json)
 }
 
 /// Puts another node, with an empty disk, in the place of one.
 #[utoipa::path(post, path = "/v1/groups/{group}/members/{member}/replace", tag = "members",
     params(("group" = String, Path, description = "The broker group"),
-        ("member" = String, Path, description = "The node that leaves"), MemberQuery),
+        ("member" = String, Path, description = "The node that leaves"), Change::<MemberQuery>),
     request_body = JoinerOrder,
-    responses((status = 200, body = MemberAnswer)))]
+    responses((status = 200, body = Changed<MemberAnswer>)))]
 async fn replace(
     State(admin): AdminState,
     caller: Option<Extension<Caller>>,
     Path((group, member)): Path<(String, String)>,
-    Query(query): Query<MemberQuery>,
+    Change { dry_run, query }: Change<MemberQuery>,
     Json(order): Json<JoinerOrder>,
-) -> Result<Json<MemberAnswer>, AdminError> {
-    admin.change_members(group, MemberOrder::Replace(member, order), by(query, caller)).await.map(Json)
+) -> Result<Json<Changed<MemberAnswer>>, AdminError> {
+    admin.change_members(group, MemberOrder::Replace(member, order), by(query, caller), dry_run).await.map(Json)
 }
 
 /// Ends a change of the members that stands in the middle, when no operation goes on with it.
 #[utoipa::path(post, path = "/v1/groups/{group}/settle-members", tag = "members",
-    params(("group" = String, Path, description = "The broker group"), SettleQuery),
+    params(("group" = String, Path, description = "The broker group"), Change::<SettleQuery>),
     responses((status = 200, body = Changed<MembersStatus>)))]
 async fn settle(
     State(admin): AdminState,
     Path(group): Path<String>,
-    Query(query): Query<SettleQuery>,
+    Change { dry_run, query }: Change<SettleQuery>,
 ) -> Result<Json<Changed<MembersStatus>>, AdminError> {
-    admin.settle_members(group, query.to, query.dry_run).await.map(Json)
+    admin.settle_members(group, query.to, dry_run).await.map(Json)
 }
 
 /// The operations of all groups on a node.
@@ -307,14 +302,14 @@ async fn operation(
 
 /// Turns an operation back.
 #[utoipa::path(post, path = "/v1/operations/{operation}/cancel", tag = "members",
-    params(("operation" = String, Path, description = "Its name, such as broker-a-812"), DryRun),
+    params(("operation" = String, Path, description = "Its name, such as broker-a-812"), Change::<Nothing>),
     responses((status = 200, body = Changed<OperationStatus>)))]
 async fn cancel(
     State(admin): AdminState,
     Path(operation): Path<String>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<OperationStatus>>, AdminError> {
-    admin.cancel_operation(operation, query.dry_run).await.map(Json)
+    admin.cancel_operation(operation, dry_run).await.map(Json)
 }
 
 /// Whoever calls is named if nobody else is.

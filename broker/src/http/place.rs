@@ -19,6 +19,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
+use super::change;
 use super::error::{AdminError, ELSEWHERE, ErrorBody};
 use super::once::{self, IDEMPOTENCY_KEY};
 use super::{Admin, BODY_BYTES_MAX};
@@ -58,7 +59,7 @@ pub(super) fn too_large() -> Response {
 
 /// Whether a call asks only what it would do.
 pub(super) fn is_dry_run(uri: &Uri) -> bool {
-    uri.query().unwrap_or_default().split('&').any(|pair| pair == "dry_run=true")
+    uri.query().unwrap_or_default().split('&').any(change::is_dry_run)
 }
 
 /// For calls that the leader of `{group}` answers.

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::change::{Changed, DryRun};
+use super::change::{Change, Changed};
 use super::{Admin, AdminError, Nothing};
 
 /// Term and index of a log entry.
@@ -131,9 +131,6 @@ pub struct FlushStatus {
 struct FlushQuery {
     /// When messages count as acknowledged.
     mode: FlushMode,
-    /// Say what would be done, and do nothing.
-    #[serde(default)]
-    dry_run: bool,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -150,9 +147,6 @@ struct RecoverQuery {
     term: u64,
     /// The generation that begins, above that of every node.
     generation: u64,
-    /// Say what would be done, and do nothing.
-    #[serde(default)]
-    dry_run: bool,
 }
 
 /// What one node answers about itself.
@@ -179,14 +173,14 @@ async fn recovery(
 
 /// Stops the replica on a node and has it come back under another identity.
 #[utoipa::path(post, path = "/v1/groups/{group}/retire", tag = "recover",
-    params(("group" = String, Path, description = "The broker group"), DryRun),
+    params(("group" = String, Path, description = "The broker group"), Change::<Nothing>),
     responses((status = 200, body = Changed<RecoveryStatus>)))]
 async fn retire(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<RecoveryStatus>>, AdminError> {
-    if query.dry_run {
+    if dry_run {
         let found = admin.recovery(&group)?;
         let identity = found.node_id.map_or_else(|| "none".to_owned(), |id| id.to_string());
         return Ok(Changed::planned(format!(
@@ -199,14 +193,14 @@ async fn retire(
 
 /// Goes on from a node's log of a group without a majority.
 #[utoipa::path(post, path = "/v1/groups/{group}/recover", tag = "recover",
-    params(("group" = String, Path, description = "The broker group"), RecoverQuery),
+    params(("group" = String, Path, description = "The broker group"), Change::<RecoverQuery>),
     responses((status = 200, body = Changed<LossReport>)))]
 async fn recover(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
-    Query(query): Query<RecoverQuery>,
+    Change { dry_run, query }: Change<RecoverQuery>,
 ) -> Result<Json<Changed<LossReport>>, AdminError> {
-    let RecoverQuery { accept_loss, last_term, last_index, term, generation, dry_run } = query;
+    let RecoverQuery { accept_loss, last_term, last_index, term, generation } = query;
     let order = RecoverOrder { accept_loss, last_term, last_index, term, generation };
     if dry_run {
         admin.check_recover(&group, &order)?;
@@ -221,14 +215,14 @@ async fn recover(
 
 /// Changes when messages of a group count as acknowledged.
 #[utoipa::path(post, path = "/v1/groups/{group}/flush", tag = "groups",
-    params(("group" = String, Path, description = "The broker group"), FlushQuery),
+    params(("group" = String, Path, description = "The broker group"), Change::<FlushQuery>),
     responses((status = 200, body = Changed<FlushStatus>)))]
 async fn flush(
     State(admin): State<Arc<dyn Admin>>,
     Path(group): Path<String>,
-    Query(query): Query<FlushQuery>,
+    Change { dry_run, query }: Change<FlushQuery>,
 ) -> Result<Json<Changed<FlushStatus>>, AdminError> {
-    if query.dry_run {
+    if dry_run {
         let mode = if query.mode == FlushMode::Sync { "on the disks" } else { "in the memory" };
         return Ok(Changed::planned(format!(
             "messages of {group} would count as acknowledged once they are {mode} of a majority"

@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::change::{Changed, DryRun};
+use super::change::{Change, Changed};
 use super::{Admin, AdminError, Nothing};
 
 const LIMIT_MAX: usize = 1_000;
@@ -233,6 +233,9 @@ pub struct ResetOffset {
 pub struct ResetPlan {
     /// True as long as nothing was changed.
     pub dry_run: bool,
+    /// In a dry run, what would be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<String>,
     /// The consumer group.
     pub group: String,
     /// The topic.
@@ -347,18 +350,18 @@ async fn topic(
 /// Creates a topic, or changes it.
 #[utoipa::path(put, path = "/v1/groups/{group}/topics/{topic}", tag = "topics", request_body = TopicSpec,
     params(("group" = String, Path, description = "The broker group"), ("topic" = String, Path, description = "The topic"),
-        DryRun),
+        Change::<Nothing>),
     responses((status = 200, body = Changed<TopicDetails>)))]
 async fn put_topic(
     State(admin): State<Arc<dyn Admin>>,
     Path((group, topic)): Path<(String, String)>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
     Json(spec): Json<TopicSpec>,
 ) -> Result<Json<Changed<TopicDetails>>, AdminError> {
     if spec.read_queues > QUEUES_MAX || spec.write_queues > QUEUES_MAX {
         return Err(AdminError::Invalid(format!("a topic has at most {QUEUES_MAX} queues")));
     }
-    if query.dry_run {
+    if dry_run {
         let verb = match admin.topic(group.clone(), topic.clone()).await {
             Ok(_) => "change",
             Err(AdminError::NotFound(_)) => "be created",
@@ -375,15 +378,15 @@ async fn put_topic(
 /// Deletes a topic with its messages.
 #[utoipa::path(delete, path = "/v1/groups/{group}/topics/{topic}", tag = "topics",
     params(("group" = String, Path, description = "The broker group"), ("topic" = String, Path, description = "The topic"),
-        DryRun),
+        Change::<Nothing>),
     responses((status = 200, body = Changed<Deleted>)))]
 async fn delete_topic(
     State(admin): State<Arc<dyn Admin>>,
     Path((group, topic)): Path<(String, String)>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<Deleted>>, AdminError> {
     let found = admin.topic(group.clone(), topic.clone()).await?;
-    if query.dry_run {
+    if dry_run {
         let messages: u64 = found.queues.iter().map(|queue| queue.max_offset - queue.min_offset).sum();
         return Ok(Changed::planned(format!("topic {topic} of {group} would go, with {messages} messages")));
     }
@@ -421,19 +424,19 @@ async fn consumer_group(
 #[utoipa::path(put, path = "/v1/groups/{group}/consumer-groups/{consumer}", tag = "consumer groups",
     request_body = ConsumerGroupSpec,
     params(("group" = String, Path, description = "The broker group"),
-        ("consumer" = String, Path, description = "The consumer group"), DryRun),
+        ("consumer" = String, Path, description = "The consumer group"), Change::<Nothing>),
     responses((status = 200, body = Changed<ConsumerGroupDetails>)))]
 async fn put_consumer_group(
     State(admin): State<Arc<dyn Admin>>,
     Path((group, consumer)): Path<(String, String)>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
     Json(spec): Json<ConsumerGroupSpec>,
 ) -> Result<Json<Changed<ConsumerGroupDetails>>, AdminError> {
     if !(-1..=1_000).contains(&spec.retry_max_times) || spec.retry_queues > QUEUES_MAX {
         let text = format!("allowed are -1 to 1000 for retry_max_times and 0 to {QUEUES_MAX} for retry_queues");
         return Err(AdminError::Invalid(text));
     }
-    if query.dry_run {
+    if dry_run {
         let verb = match admin.consumer_group(&group, &consumer) {
             Ok(_) => "change",
             Err(AdminError::NotFound(_)) => "be created",
@@ -447,12 +450,12 @@ async fn put_consumer_group(
 /// Deletes a consumer group and its offsets.
 #[utoipa::path(delete, path = "/v1/groups/{group}/consumer-groups/{consumer}", tag = "consumer groups",
     params(("group" = String, Path, description = "The broker group"),
-        ("consumer" = String, Path, description = "The consumer group"), DryRun),
+        ("consumer" = String, Path, description = "The consumer group"), Change::<Nothing>),
     responses((status = 200, body = Changed<Deleted>)))]
 async fn delete_consumer_group(
     State(admin): State<Arc<dyn Admin>>,
     Path((group, consumer)): Path<(String, String)>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<Deleted>>, AdminError> {
     let found = admin.consumer_group(&group, &consumer)?;
     if found.config.members > 0 {
@@ -461,7 +464,7 @@ async fn delete_consumer_group(
             found.config.members
         )));
     }
-    if query.dry_run {
+    if dry_run {
         return Ok(Changed::planned(format!(
             "consumer group {consumer} of {group} would go, with its offsets in {} queues",
             found.queues.len()
@@ -475,15 +478,15 @@ async fn delete_consumer_group(
 #[utoipa::path(post, path = "/v1/groups/{group}/consumer-groups/{consumer}/reset", tag = "consumer groups",
     request_body = ResetOrder,
     params(("group" = String, Path, description = "The broker group"),
-        ("consumer" = String, Path, description = "The consumer group"), DryRun),
+        ("consumer" = String, Path, description = "The consumer group"), Change::<Nothing>),
     responses((status = 200, body = ResetPlan)))]
 async fn reset(
     State(admin): State<Arc<dyn Admin>>,
     Path((group, consumer)): Path<(String, String)>,
-    Query(query): Query<DryRun>,
+    Change { dry_run, .. }: Change,
     Json(order): Json<ResetOrder>,
 ) -> Result<Json<ResetPlan>, AdminError> {
-    admin.reset(group, consumer, order, query.dry_run).await.map(Json)
+    admin.reset(group, consumer, order, dry_run).await.map(Json)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::group::{NodeGroup, Running};
 use super::members::{self, CatchUp};
 use crate::http::{
     AdminError, Changed, FORCE_WORD, JoinerOrder, MemberAnswer, MemberDetail, MemberOrder, MemberQuery, MembersStatus,
-    NodeToken, OperationState, OperationStatus, Plan, ProgressStatus, Settle,
+    NodeToken, OperationState, OperationStatus, ProgressStatus, Settle,
 };
 use crate::peer::JoinToken;
 use crate::raft::{GroupMetrics, Role};
@@ -105,8 +105,9 @@ pub(super) async fn change(
     group: &NodeGroup,
     order: MemberOrder,
     query: MemberQuery,
-) -> Result<MemberAnswer, AdminError> {
-    let MemberQuery { dry_run, force, started_by } = query;
+    dry_run: bool,
+) -> Result<Changed<MemberAnswer>, AdminError> {
+    let MemberQuery { force, started_by } = query;
     let started_by = started_by.unwrap_or_else(|| "unknown".to_owned());
     if started_by.chars().count() > STARTED_BY_CHARS_MAX || started_by.chars().any(char::is_control) {
         let text = format!("started_by is longer than {STARTED_BY_CHARS_MAX} characters, or not plain text");
@@ -140,9 +141,9 @@ pub(super) async fn change(
         own_id: metrics.node_id,
         members: metrics.members,
     };
-    let plan = plan(group.name(), &present, &order, force)?;
+    let steps = plan(group.name(), &present, &order, force)?;
     if dry_run {
-        return Ok(MemberAnswer { plan, operation: None, join_tokens: Vec::new() });
+        return Ok(Changed::would_step_by_step(steps));
     }
     let (change, tokens) = to_change(order);
     let begin = MemberStep::Begin { change, started_by };
@@ -154,7 +155,8 @@ pub(super) async fn change(
     let tokens = tokens
         .into_iter()
         .map(|(node, token)| NodeToken { node, line: format!("{} {}", group.name(), token.to_text()) });
-    Ok(MemberAnswer { plan, operation: Some(operation_status(group, &begun)), join_tokens: tokens.collect() })
+    let operation = operation_status(group, &begun);
+    Ok(Changed::Done(MemberAnswer { operation, steps, join_tokens: tokens.collect() }))
 }
 
 fn to_change(order: MemberOrder) -> (MemberChange, Vec<(String, JoinToken)>) {
@@ -368,7 +370,7 @@ pub(super) async fn settle(group: &NodeGroup, to: Settle, dry_run: bool) -> Resu
     };
     if dry_run {
         let would = format!("the voters of group {} would be {}", group.name(), names(&metrics, &voters).join(", "));
-        return Ok(Changed::Planned(Plan { dry_run, would }));
+        return Ok(Changed::would(would));
     }
     let change = running.raft.change_voters_if(metrics.membership_at, voters);
     match tokio::time::timeout(SETTLE_TIME_MAX, change).await {
@@ -387,7 +389,7 @@ pub(super) async fn cancel(group: &NodeGroup, id: u64, dry_run: bool) -> Result<
     }
     if dry_run {
         let would = format!("operation {} would be turned back", operation_id(group, id));
-        return Ok(Changed::Planned(Plan { dry_run, would }));
+        return Ok(Changed::would(would));
     }
     let step = MemberStep::TurnBack { change: id, reason: "cancelled".to_owned() };
     members::propose(&running, step).await.map_err(AdminError::Conflict)?;

@@ -222,9 +222,10 @@ impl Admin for Shared {
         group: String,
         order: MemberOrder,
         query: MemberQuery,
-    ) -> BoxFuture<'static, Result<MemberAnswer, AdminError>> {
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<Changed<MemberAnswer>, AdminError>> {
         let found = self.group(&group);
-        Box::pin(async move { member_orders::change(&*found?, order, query).await })
+        Box::pin(async move { member_orders::change(&*found?, order, query, dry_run).await })
     }
 
     fn settle_members(

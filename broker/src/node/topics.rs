@@ -218,12 +218,21 @@ pub(super) async fn reset(
         let (again, skipped) = (from_here.saturating_sub(to), to.saturating_sub(from_here));
         ResetQueue { queue_id, from, to, again, skipped }
     };
+    let queues: Vec<ResetQueue> = targets.iter().map(queue).collect();
+    let (again, skipped) = queues.iter().fold((0_u64, 0_u64), |(again, skipped), queue| {
+        (again.saturating_add(queue.again), skipped.saturating_add(queue.skipped))
+    });
+    let would = || {
+        let moved = queues.len();
+        format!("{group} would move in {moved} queues of {topic}: it gets {again} messages again and {skipped} never")
+    };
     let plan = ResetPlan {
         dry_run,
+        would: dry_run.then(would),
         group: group.as_str().to_owned(),
         topic: topic.as_str().to_owned(),
         members: running.group.member_count(&group),
-        queues: targets.iter().map(queue).collect(),
+        queues,
         apply: ResetOrder {
             topic: topic.as_str().to_owned(),
             to: ResetTo::Offsets(targets.iter().map(|&(queue_id, offset)| ResetOffset { queue_id, offset }).collect()),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use broker::http::{AddOrder, FORCE_WORD, JoinerOrder, MemberAnswer, MemberDetail, MembersStatus};
+use broker::http::{AddOrder, FORCE_WORD, JoinerOrder, MemberAnswer, MemberDetail, MembersStatus, Plan};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::operation;
@@ -151,6 +151,13 @@ async fn begin(
     let force = change.force.as_ref().map_or_else(String::new, |word| format!("&force={word}"));
     let query = format!("?dry_run={}&started_by={}{force}", change.dry_run, whoami());
     let path = path(group, &format!("{rest}{query}"));
+    if change.dry_run {
+        let plan: Plan = change.nodes.call(method, &path, body.as_ref(), CHANGE_TIME_MAX).await?;
+        return match format {
+            Format::Json => output::json(&plan),
+            Format::Table => output::line(&format!("{}\nNothing was done.", numbered(&plan.steps))),
+        };
+    }
     let answer: MemberAnswer = change.nodes.call(method, &path, body.as_ref(), CHANGE_TIME_MAX).await?;
     if let Some(file) = change.tokens_to.as_deref().filter(|_| !answer.join_tokens.is_empty()) {
         keep_tokens(file, &answer)?;
@@ -160,10 +167,7 @@ async fn begin(
     } else {
         output::line(&to_text(&answer, change.tokens_to.as_deref()))?;
     }
-    match answer.operation.filter(|_| change.watch) {
-        Some(operation) => operation::watch(&operation.id, &change.nodes, format).await,
-        None => Ok(()),
-    }
+    if change.watch { operation::watch(&answer.operation.id, &change.nodes, format).await } else { Ok(()) }
 }
 
 fn path(group: &str, rest: &str) -> String {
@@ -187,11 +191,14 @@ fn keep_tokens(file: &Path, answer: &MemberAnswer) -> Result<()> {
     file.sync_all().with_context(failed)
 }
 
+fn numbered(steps: &[String]) -> String {
+    let lines = steps.iter().enumerate().map(|(at, step)| format!("{}. {step}", at + 1));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 fn to_text(answer: &MemberAnswer, kept_in: Option<&Path>) -> String {
-    let steps = answer.plan.iter().enumerate().map(|(at, step)| format!("{}. {step}", at + 1));
-    let steps = steps.collect::<Vec<_>>().join("\n");
-    let Some(operation) = &answer.operation else { return format!("{steps}\nNothing was done.") };
-    let mut text = format!("operation {}: {}\n{steps}", operation.id, operation.what);
+    let operation = &answer.operation;
+    let mut text = format!("operation {}: {}\n{}", operation.id, operation.what, numbered(&answer.steps));
     match kept_in {
         Some(file) if !answer.join_tokens.is_empty() => {
             text += &format!("\nThe join tokens are in {}, and good for an hour.", file.display());

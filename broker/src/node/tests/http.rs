@@ -369,9 +369,12 @@ async fn topics_and_consumer_groups_are_made_changed_read_and_removed_from_any_n
     let plan = reset("?dry_run=true", r#"{"topic":"A","to":"latest"}"#).await;
     let queue = json!({ "queue_id": 0, "from": 0, "to": end, "again": 0, "skipped": end });
     assert_eq!((&plan["dry_run"], &plan["queues"][0]), (&json!(true), &queue));
+    let would = format!("readers would move in 1 queues of A: it gets 0 messages again and {end} never");
+    assert_eq!(plan["would"], would);
     assert_eq!(lag().await, end, "a plan has changed something");
     let done = reset("", &plan["apply"].to_string()).await;
     assert_eq!((&done["dry_run"], &done["queues"]), (&json!(false), &plan["queues"]));
+    assert_eq!(done.get("would"), None);
     assert_eq!(lag().await, 0);
     let listed = ask(addr, "GET /v1/groups/broker-a/consumer-groups?search=READ", "").await.json();
     assert_eq!((&listed["total"], &listed["items"][0]["group"]), (&json!(1), &json!("readers")));

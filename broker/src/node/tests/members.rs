@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use super::retire::{Load, ONE_AT_A_TIME, caught_up, keep_all, leads, soon, stored};
 use super::*;
 use crate::http::{
-    AdminError, Changed, JoinerOrder, MemberAnswer, MemberOrder, MemberQuery, OperationState, OperationStatus, Settle,
+    AdminError, Changed, JoinerOrder, MemberAnswer, MemberOrder, MemberQuery, OperationState, OperationStatus, Plan,
+    Settle,
 };
 use crate::node::group::Running;
 use crate::state_machine::command::PutMode;
@@ -130,7 +131,20 @@ impl Nodes {
     /// Gives an order to whoever leads.
     async fn order(&self, order: MemberOrder, query: MemberQuery) -> Result<MemberAnswer, AdminError> {
         let at = self.leader_node().await;
-        self.running[&at].shared.change_members(GROUP.to_owned(), order, query).await
+        match self.running[&at].shared.change_members(GROUP.to_owned(), order, query, false).await? {
+            Changed::Done(answer) => Ok(answer),
+            Changed::Planned(plan) => panic!("it was no dry run: {plan:?}"),
+        }
+    }
+
+    /// What whoever leads says that an order would do.
+    async fn dry_run(&self, order: MemberOrder) -> Plan {
+        let at = self.leader_node().await;
+        let query = MemberQuery::default();
+        match self.running[&at].shared.change_members(GROUP.to_owned(), order, query, true).await.unwrap() {
+            Changed::Planned(plan) => plan,
+            Changed::Done(answer) => panic!("it was a dry run: {answer:?}"),
+        }
     }
 
     async fn begin(&self, order: MemberOrder) -> MemberAnswer {
@@ -201,7 +215,7 @@ fn names(numbers: &[u64]) -> BTreeSet<String> {
 }
 
 fn id_of(answer: &MemberAnswer) -> String {
-    answer.operation.as_ref().unwrap().id.clone()
+    answer.operation.id.clone()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -209,9 +223,9 @@ async fn a_group_of_one_grows_to_three_under_load_and_old_configurations_do_not_
     let mut nodes = Nodes::start(1).await;
     nodes.load.more(50).await;
     let order = MemberOrder::Add(vec![nodes.joiner(2), nodes.joiner(3)]);
-    let dry = nodes.order(order.clone(), MemberQuery { dry_run: true, ..MemberQuery::default() }).await.unwrap();
-    assert!(dry.plan.join("; ").contains("from n1 to n1, n2, n3"), "{dry:?}");
-    assert_eq!((dry.operation, dry.join_tokens), (None, Vec::new()));
+    let plan = nodes.dry_run(order.clone()).await;
+    assert!(plan.dry_run && plan.would.contains("; then one change of membership: from n1 to n1, n2, n3"), "{plan:?}");
+    assert_eq!(plan.would.split("; then ").collect::<Vec<_>>(), plan.steps);
     assert_eq!(nodes.running[&1].shared.operations(), []);
 
     let begun = nodes.begin(order.clone()).await;
@@ -378,7 +392,7 @@ async fn a_dead_node_is_replaced_a_leader_removed_and_neither_comes_back() {
     assert!(refused.to_string().contains("stops when one more fails"), "{refused}");
     let force = Some("reduced-redundancy".to_owned());
     let begun = nodes.order(remove, MemberQuery { force, ..MemberQuery::default() }).await.unwrap();
-    assert!(begun.plan[0].contains("hands its leadership over"), "{begun:?}");
+    assert!(begun.steps[0].contains("hands its leadership over"), "{begun:?}");
     assert_eq!(nodes.ended(&id_of(&begun)).await.state, OperationState::Done);
     nodes.is_outside(leader, "was removed by operation").await;
     let left: Vec<u64> = [others[0], others[1], 4].into_iter().filter(|at| *at != leader).collect();
