@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use broker::config::{ConfigError, LogFormat, LogOptions, parse_toml};
+use broker::config::reference::{Fallback, Key, Kind, Section};
+use broker::config::{ConfigError, LogFormat, LogOptions, Mistake, line_of, read_whole};
 use clap::Args;
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -60,6 +61,22 @@ enum FileLogFormat {
     Text,
     Json,
 }
+
+const fn key(name: &'static str, kind: Kind, value: &'static str, meaning: &'static str) -> Key {
+    Key { name, kind, fallback: Fallback::Value(value), meaning, live: None }
+}
+
+/// What the file may say.
+const KEYS: Section = Section {
+    name: "namesrv",
+    keys: &[
+        key("listen", Kind::Text, "\"127.0.0.1:9876\"", "where nodes and clients connect"),
+        key("http_listen", Kind::Text, "\"127.0.0.1:9877\"", "health, metrics and the log"),
+        key("insecure_public", Kind::Bool, "false", "listen on addresses that are not loopback"),
+        key("log", Kind::Text, "\"info\"", "a level, or target=level pairs"),
+        key("log_format", Kind::Word(&["text", "json"]), "\"text\"", "how lines are written"),
+    ],
+};
 
 impl Default for File {
     fn default() -> Self {
@@ -127,23 +144,25 @@ pub(crate) fn run(args: NamesrvArgs) -> Result<()> {
 /// # Errors
 /// As a name server that reads it would say.
 pub(crate) fn check(path: &Path, text: &str) -> Result<(), ConfigError> {
-    let file: File = parse_toml(path, text)?;
-    let wrong = |message| ConfigError { path: path.to_owned(), line: None, message };
-    logging::parse_filter(&file.log).map_err(|why| wrong(format!("log: {why}")))?;
-    let addrs = [Some(file.listen), file.http_listen].into_iter().flatten();
-    match addrs.filter(|addr| !addr.ip().is_loopback()).find(|_| !file.insecure_public) {
-        None => Ok(()),
-        Some(addr) => Err(wrong(format!("{addr} is not a loopback address and insecure_public is not true"))),
+    let file: File = read_whole(path, text, &KEYS)?;
+    let mut mistakes = Vec::new();
+    let mut wrong = |place: &str, message| mistakes.push(Mistake { line: line_of(text, place), message });
+    if let Err(why) = logging::parse_filter(&file.log) {
+        wrong("log", format!("log: {why}"));
+    }
+    let addrs = [("listen", Some(file.listen)), ("http_listen", file.http_listen)];
+    let addrs = addrs.into_iter().filter_map(|(key, addr)| Some((key, addr?)));
+    for (key, addr) in addrs.filter(|(_, addr)| !addr.ip().is_loopback() && !file.insecure_public) {
+        wrong(key, format!("{key} is {addr}, which is not a loopback address, and insecure_public is not true"));
+    }
+    match mistakes.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError { path: path.to_owned(), mistakes }),
     }
 }
 
 fn load(path: &Path) -> Result<File, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-        path: path.to_owned(),
-        line: None,
-        message: format!("cannot be read: {error}"),
-    })?;
-    parse_toml(path, &text)
+    read_whole(path, &ConfigError::read(path)?, &KEYS)
 }
 
 #[cfg(test)]
@@ -159,7 +178,7 @@ mod tests {
             .filter_map(|line| line.strip_prefix("# "))
             .filter(|line| line.contains(" = "))
             .fold(String::new(), |text, line| text + line + "\n");
-        let (file, default): (File, File) = (parse_toml(&path, &shown).unwrap(), File::default());
+        let (file, default): (File, File) = (read_whole(&path, &shown, &KEYS).unwrap(), File::default());
         // The one without a default shows an example.
         assert_eq!(File { http_listen: None, ..file }, default);
         assert!(load(&path).is_ok());

@@ -1,67 +1,13 @@
-//! The TOML file as it is written: names, types and defaults, nothing checked across keys.
+//! The tables of the TOML file as they are written: names, types and defaults, nothing checked across keys.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use super::{ConfigError, unit};
+use super::unit;
 use crate::delay_levels::DEFAULT_LEVELS;
 use crate::processor::TransactionSettings;
-
-/// Reads `text` into `T`. `T` must refuse unknown fields for the "did you mean" to have a cause.
-///
-/// # Errors
-/// [`ConfigError`] with file, line, and the nearest known name if a key is unknown.
-pub fn parse_toml<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| {
-        let line = error.span().map(|span| 1 + text.bytes().take(span.start).filter(|&b| b == b'\n').count());
-        ConfigError { path: path.to_owned(), line, message: with_nearest_name(error.message().trim_end()) }
-    })
-}
-
-/// serde says ``unknown field `x`, expected one of `a`, `b` ``; this puts the likeliest name first.
-fn with_nearest_name(message: &str) -> String {
-    if !message.starts_with("unknown field") {
-        return message.to_owned();
-    }
-    let mut names = message.split('`').skip(1).step_by(2);
-    let Some(unknown) = names.next() else {
-        return message.to_owned();
-    };
-    let nearest = names
-        .map(|known| (strsim::damerau_levenshtein(unknown, known), known))
-        .min()
-        .filter(|&(distance, known)| distance <= 1 + known.len() / 3);
-    match nearest {
-        Some((_, known)) => format!("unknown key `{unknown}`; did you mean `{known}`?"),
-        None => message.replacen("unknown field", "unknown key", 1),
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct File {
-    pub(super) cluster: Cluster,
-    pub(super) node: Node,
-    #[serde(rename = "group", default)]
-    pub(super) groups: Vec<Group>,
-    #[serde(default)]
-    pub(super) storage: Storage,
-    #[serde(default)]
-    pub(super) retention: Retention,
-    #[serde(default)]
-    pub(super) http: Http,
-    #[serde(default)]
-    pub(super) raft: Raft,
-    #[serde(default)]
-    pub(super) broker: Broker,
-    #[serde(default)]
-    pub(super) metrics: Metrics,
-    #[serde(default)]
-    pub(super) log: Log,
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,12 +45,9 @@ fn default_stop_forward_time() -> Duration {
     Duration::from_secs(35)
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Http {
-    #[serde(rename = "token", default)]
-    pub(super) tokens: Vec<Token>,
-}
+pub(super) struct Http {}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -128,8 +71,6 @@ pub(super) struct Group {
     pub(super) name: String,
     pub(super) client_listen: String,
     pub(super) preferred_leader: Option<String>,
-    #[serde(rename = "member", default)]
-    pub(super) members: Vec<Member>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -263,7 +204,7 @@ impl Default for Broker {
             auto_create_queues: 8,
             message_bytes_max: 4 << 20,
             delay_levels: DEFAULT_LEVELS.to_owned(),
-            timer_delay_max: super::TIMER_DELAY_MAX,
+            timer_delay_max: super::check::TIMER_DELAY_MAX,
             transaction_timeout: transactions.timeout,
             transaction_check_interval: transactions.check_interval,
             transaction_check_max: transactions.check_max,

@@ -334,11 +334,19 @@ pub const MEMBER: Section = Section {
     name: "group.member",
     keys: &[
         key("node", Kind::Text, Required("\"n1\""), "the node that holds this replica"),
-        key("id", Kind::Number(1, u64::MAX), Required("1"), "its Raft identity, never used again with another disk"),
+        key(
+            "id",
+            Kind::Number(1, u64::MAX),
+            Unset("1"),
+            "its Raft identity, never used again with another disk; left out where a node joins: in its own entry",
+        ),
         key("raft_addr", Kind::Text, Required("\"127.0.0.1:11001\""), "host:port of that node's raft_listen"),
         key("client_addr", Kind::Text, Required("\"127.0.0.1:10911\""), "clients are told this address"),
     ],
 };
+
+/// `[http]`, which holds the tokens.
+pub const HTTP: Section = Section { name: "http", keys: &[] };
 
 /// `[[http.token]]`, one for each of those who may call over HTTP.
 pub const TOKEN: Section = Section {

@@ -55,11 +55,7 @@ impl Options {
     /// As [`Options::parse`].
     pub fn show(path: &Path, text: &str) -> Result<Vec<Shown>, ConfigError> {
         Self::parse(path, text)?;
-        let table = DeTable::parse(text).map_err(|error| ConfigError {
-            path: path.to_owned(),
-            line: None,
-            message: error.message().to_owned(),
-        })?;
+        let table = DeTable::parse(text).map_err(|error| ConfigError::one(path, None, error.message()))?;
         let file = File { text, table: table.get_ref() };
         let mut shown = Vec::new();
         for section in SECTIONS {

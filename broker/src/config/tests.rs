@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::reference::{Fallback, GROUP, Kind, MEMBER, SECTIONS, Section, TOKEN, commented_file, schema};
 use super::*;
+use crate::http::{Role, hash_token};
 
 const GOOD: &str = r#"
 [cluster]
@@ -95,8 +96,12 @@ fn unknown_keys_name_file_line_and_nearest() {
 
 #[test]
 fn missing_and_mistyped_values_name_the_line() {
-    check_refused("id = 2", "id = \"two\"", &["broker.toml:18", "invalid type"]);
-    check_refused("[cluster]\nid = \"00112233445566778899aabbccddeeff\"", "[cluster]", &["missing field `id`"]);
+    check_refused("id = 2", "id = \"two\"", &["broker.toml:18", "is of type string, expected a whole number"]);
+    check_refused(
+        "[cluster]\nid = \"00112233445566778899aabbccddeeff\"",
+        "[cluster]",
+        &["broker.toml:2: missing key `id` in [cluster]", "gantry cluster-id"],
+    );
     check_refused("[node]", "[storage]\nsegment_bytes = 5\n[node]", &["broker.toml:6", "a size with its unit"]);
     check_refused("[node]", "[storage]\nsegment_bytes = \"5\"\n[node]", &["broker.toml:6", "no unit"]);
 }
@@ -132,7 +137,7 @@ fn a_public_http_address_needs_a_token_whatever_else_is_said() {
         (&format!("{in_file}\n{hash}"), "either sha256 or file"),
         ("role = \"admin\"\nsha256 = \"0a\"", "64 hex digits"),
         ("role = \"admin\"\nfile = \"/no/such/file\"", "cannot be read"),
-        ("role = \"owner\"\nsha256 = \"\"", "unknown variant `owner`"),
+        ("role = \"owner\"\nsha256 = \"\"", "http.token.role is `owner`, expected one of `read`, `admin`"),
     ] {
         let refused = token(lines).unwrap_err().to_string();
         assert!(refused.contains(text), "{refused}");
@@ -146,7 +151,7 @@ fn contradictions_are_refused() {
     check_refused("node = \"n1\"", "node = \"n3\"", &["this node, `n1`, is not among the members"]);
     check_refused("preferred_leader = \"n2\"", "preferred_leader = \"n9\"", &["`n9` is not among"]);
     check_refused("id = 2", "id = 1", &["member id 1 is used twice"]);
-    check_refused("id = 2", "id = 0", &["member ids start at 1"]);
+    check_refused("id = 2", "id = 0", &["group.member.id is 0, allowed are 1 and more"]);
     check_refused("127.0.0.1:11002", "127.0.0.1:11001", &["raft_addr 127.0.0.1:11001 is used twice"]);
     check_refused("127.0.0.1:10921", "127.0.0.1:10911", &["client_addr 127.0.0.1:10911 is used twice"]);
     check_refused("127.0.0.1:10921", "0.0.0.0:10921", &["cannot be connected to"]);
@@ -166,10 +171,10 @@ fn contradictions_are_refused() {
 fn two_groups_need_two_ports() {
     let second = GOOD.split_once("[[group]]").unwrap().1.replace("broker-a", "broker-b").replace(":109", ":209");
     let twice = format!("{GOOD}\n[[group]]{}", second.replacen("20911", "10911", 1));
-    assert!(parse(&twice).unwrap_err().message.contains("port of its own"));
+    assert!(parse(&twice).unwrap_err().to_string().contains("port of its own"));
     assert!(parse(&format!("{GOOD}\n[[group]]{second}")).is_ok());
     let same_name = second.replace("broker-b", "broker-a");
-    assert!(parse(&format!("{GOOD}\n[[group]]{same_name}")).unwrap_err().message.contains("two groups"));
+    assert!(parse(&format!("{GOOD}\n[[group]]{same_name}")).unwrap_err().to_string().contains("two groups"));
 }
 
 #[test]
@@ -179,7 +184,7 @@ fn retention_and_catch_up_have_limits() {
         ("[retention]\ntime = \"500ms\"", "retention.time is 500ms, allowed are 1s to 3650d"),
         ("[retention]\ntime = \"4000d\"", "allowed are 1s to 3650d"),
         ("[retention]\ntime = 72", "a duration with its unit"),
-        ("[retention]\ndelete_hours = [4, 24]", "retention.delete_hours has 24, allowed are the hours 0 to 23 (UTC)"),
+        ("[retention]\ndelete_hours = [4, 24]", "retention.delete_hours is 24, allowed are 0 to 23"),
         ("[retention]\ncheck_interval = \"2h\"", "retention.check_interval is 7200s, allowed are 100ms to 1h"),
         ("[retention]\ntimes = \"72h\"", "did you mean `time`?"),
         ("[raft]\ncatch_up_rate = \"1KiB\"", "raft.catch_up_rate is 1024 bytes, allowed are 1MiB and more, or 0B"),
@@ -191,40 +196,32 @@ fn retention_and_catch_up_have_limits() {
     assert_eq!((options.retention.delete_hours, options.raft.catch_up_rate), (vec![4], None));
 }
 
-/// What the types of the file take in one of its tables: serde names them all when it refuses one.
-fn accepted(table: &str) -> Vec<String> {
-    let text = match table {
-        "group" => GOOD.replacen("client_listen", "zzz = 1\nclient_listen", 1),
-        "http.token" => {
-            let token = "[[http.token]]\nzzz = 1\nname = \"a\"\nrole = \"read\"\n[[group]]";
-            GOOD.replacen("[[group]]", token, 1)
-        }
-        "group.member" => GOOD.replacen("id = 2", "zzz = 1\nid = 2", 1),
-        table if GOOD.contains(&format!("[{table}]")) => {
-            GOOD.replacen(&format!("[{table}]"), &format!("[{table}]\nzzz = 1"), 1)
-        }
-        table => GOOD.replacen("[[group]]", &format!("[{table}]\nzzz = 1\n[[group]]"), 1),
-    };
-    let error = parse(&text).unwrap_err().message;
-    let (found, expected) = error.split_once(", expected ").unwrap_or_else(|| panic!("{table}: {error}"));
-    assert_eq!(found, "unknown key `zzz`");
-    let mut names: Vec<_> = expected.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-    names.sort();
-    names
+/// What the type of one of the tables takes: serde names it all when it refuses a key.
+fn accepted<T: serde::de::DeserializeOwned>() -> Vec<String> {
+    let Err(error) = toml::from_str::<T>("zzz = 1") else { panic!("zzz is taken") };
+    let Some((_, expected)) = error.message().split_once(", expected ") else { panic!("{error}") };
+    sorted(expected.split('`').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
 #[test]
 fn the_reference_has_every_key_and_no_other() {
-    let tables: Vec<&str> = SECTIONS.iter().map(|section| section.name).chain(["group", "http"]).collect();
-    let error = parse(&GOOD.replacen("[node]", "[zzz]\n[node]", 1)).unwrap_err().message;
-    let accepted_tables: Vec<_> = error.split('`').skip(3).step_by(2).collect();
-    assert_eq!(sorted(tables), sorted(accepted_tables));
+    let types = [
+        ("cluster", accepted::<file::Cluster>()),
+        ("node", accepted::<file::Node>()),
+        ("storage", accepted::<file::Storage>()),
+        ("retention", accepted::<file::Retention>()),
+        ("raft", accepted::<file::Raft>()),
+        ("broker", accepted::<file::Broker>()),
+        ("metrics", accepted::<file::Metrics>()),
+        ("log", accepted::<file::Log>()),
+        ("group", accepted::<file::Group>()),
+        ("group.member", accepted::<file::Member>()),
+        ("http.token", accepted::<file::Token>()),
+    ];
     for section in SECTIONS.iter().chain([&GROUP, &MEMBER, &TOKEN]) {
-        let mut names: Vec<_> = section.keys.iter().map(|key| key.name).collect();
-        if section.name == "group" {
-            names.push("member");
-        }
-        assert_eq!(sorted(names), accepted(section.name), "[{}]", section.name);
+        let names: Vec<_> = section.keys.iter().map(|key| key.name).collect();
+        let found = types.iter().find(|(name, _)| *name == section.name).map(|(_, keys)| keys);
+        assert_eq!(Some(&sorted(names.into_iter().map(str::to_owned).collect())), found, "[{}]", section.name);
     }
 }
 
@@ -357,4 +354,151 @@ fn the_schema_names_every_key() {
     let member = &properties["group"]["items"]["properties"]["member"]["items"];
     assert_eq!(member["properties"]["id"]["minimum"], 1);
     assert_eq!(member["additionalProperties"], false);
+    // A node that joins has none in its own entry.
+    assert_eq!(member["required"], serde_json::json!(["node", "raft_addr", "client_addr"]));
+}
+
+#[test]
+fn every_mistake_of_a_file_is_named_with_its_line() {
+    let text = GOOD
+        .replacen("[node]", "[nod]", 1)
+        .replacen("00112233445566778899aabbccddeeff", "zz", 1)
+        .replacen("id = 2", "id = 1", 1)
+        .replacen("preferred_leader = \"n2\"", "preferred_leader = \"n9\"\ncolour = 7", 1)
+        .replacen("client_addr = \"127.0.0.1:10921\"", "client_addr = \"localhost\"", 1)
+        + "\n[storage]\nsegment_bytes = \"1MiB\"\nflush_interval = \"5s\"\nflsh = \"sync\"\n[raft]\n\
+           heartbeat_interval = \"50s\"\nelection_timeout_max = \"100s\"\n[log]\nformat = \"jsn\"\n";
+    let error = parse(&text).unwrap_err();
+    let found: Vec<_> = error
+        .mistakes
+        .iter()
+        .map(|mistake| (mistake.line.unwrap_or(0), mistake.message.split([':', ';', ',']).next().unwrap()))
+        .collect();
+    let expected = [
+        (0, "there is no [node]"),
+        (3, "cluster.id is `zz`"),
+        (5, "unknown key `nod`"),
+        (15, "unknown key `colour`"),
+        (21, "group `number 1`"),
+        (25, "group `number 1`"),
+        (32, "unknown key `flsh`"),
+        (34, "raft.heartbeat_interval is 50s"),
+        (35, "raft.election_timeout_max (100s) must be longer than raft.election_timeout_min (300ms)"),
+        (37, "log.format is `jsn`"),
+    ];
+    assert_eq!(found, expected, "{error}");
+    // A table with a key that is none is not looked at further; without it the rest of it comes out.
+    let text = text.replacen("flsh = \"sync\"", "", 1).replacen("colour = 7", "", 1);
+    let error = parse(&text).unwrap_err().to_string();
+    for part in ["broker.toml:30: storage.segment_bytes is 1048576", "broker.toml:31: storage.flush_interval is 5s"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn every_place_that_is_no_toml_is_named() {
+    let text = GOOD.replacen("name = \"n1\"", "name = n1", 1).replacen("id = 2", "id 2", 1);
+    let error = parse(&text).unwrap_err();
+    let lines: Vec<_> = error.mistakes.iter().filter_map(|mistake| mistake.line).collect();
+    assert!(lines.contains(&6) && lines.contains(&18), "{error}");
+}
+
+/// The good file as node `number` of three has it.
+fn of_node(number: u64) -> String {
+    let member = |id: u64| {
+        format!(
+            "\n[[group.member]]\nnode = \"n{id}\"\nid = {id}\nraft_addr = \"127.0.0.1:{}\"\nclient_addr = \"127.0.0.1:{}\"\n",
+            11_000 + id,
+            10_901 + 10 * id
+        )
+    };
+    let head = GOOD.split_once("\n[[group.member]]").unwrap().0;
+    let head = head
+        .replacen("name = \"n1\"", &format!("name = \"n{number}\""), 1)
+        .replacen(
+            "data_dir = \"data\"",
+            &format!("data_dir = \"data{number}\"\nhttp_listen = \"127.0.0.1:808{number}\""),
+            1,
+        )
+        .replacen("127.0.0.1:11001", &format!("127.0.0.1:{}", 11_000 + number), 1)
+        .replacen("127.0.0.1:10911", &format!("127.0.0.1:{}", 10_901 + 10 * number), 1);
+    (1..=3).fold(head, |text, id| text + &member(id))
+}
+
+/// What is found between the files of three nodes when this is changed in that of one: mistakes, then notes.
+fn between(number: u64, from: &str, to: &str) -> (Vec<String>, Vec<String>) {
+    let texts: Vec<String> = (1..=3)
+        .map(|id| {
+            let text = of_node(id);
+            assert!(id != number || text.contains(from), "{from:?} is in\n{text}");
+            if id == number { text.replacen(from, to, 1) } else { text }
+        })
+        .collect();
+    let paths: Vec<_> = (1..=3).map(|id| PathBuf::from(format!("n{id}.toml"))).collect();
+    let options: Vec<_> = texts.iter().map(|text| parse(text).unwrap()).collect();
+    let files: Vec<_> =
+        (0..3).map(|at| across::NodeFile { path: &paths[at], text: &texts[at], options: &options[at] }).collect();
+    let found = across::check(&files);
+    let say = |(at, mistake): (usize, Mistake)| {
+        format!("n{}.toml:{}: {}", at + 1, mistake.line.unwrap_or(0), mistake.message)
+    };
+    (found.mistakes.into_iter().map(say).collect(), found.notes.into_iter().map(say).collect())
+}
+
+#[test]
+fn files_of_one_cluster_are_compared() {
+    assert_eq!(between(1, "n1", "n1"), (vec![], vec![]));
+    #[track_caller]
+    fn check(number: u64, from: &str, to: &str, expected: &[&str]) {
+        let (mistakes, notes) = between(number, from, to);
+        assert_eq!(mistakes.len(), expected.len(), "{mistakes:#?}");
+        for (mistake, expected) in mistakes.iter().zip(expected) {
+            assert!(mistake.contains(expected), "{mistakes:#?}");
+        }
+        assert_eq!(notes, Vec::<String>::new());
+    }
+    check(2, "ddeeff\"", "ddee00\"", &["n2.toml:3: cluster.id is 00112233445566778899aabbccddee00, and 0011"]);
+    check(
+        3,
+        "[cluster]",
+        "[cluster]\nname = \"other\"",
+        &["n3.toml:3: cluster.name is other, and DefaultCluster in n1.toml"],
+    );
+    check(
+        3,
+        "9876\"]",
+        "9876\", \"127.0.0.1:9877\"]",
+        &["n3.toml:10: node.namesrv is 127.0.0.1:9876, 127.0.0.1:9877, and"],
+    );
+    check(2, "808", "908", &[]);
+    check(2, "8082", "8081", &["n2.toml:8: node.http_listen is 127.0.0.1:8081, which n1.toml listens on too"]);
+    check(2, "data2", "data1", &["n2.toml:7: node.data_dir is data1, as in n1.toml"]);
+    check(
+        2,
+        "leader = \"n2\"",
+        "leader = \"n3\"",
+        &["n2.toml:15: group `broker-a`: preferred_leader is n3, and n2 in n1.toml"],
+    );
+    check(2, "id = 3", "id = 4", &["n2.toml:31: group `broker-a`: id of member `n3` is 4, and 3 in n1.toml"]);
+    check(3, "127.0.0.1:11002", "127.0.0.1:11009", &["n3.toml:26: group `broker-a`: raft_addr of member `n2` is"]);
+    let third = of_node(2);
+    let third = &third[third.rfind("\n[[group.member]]").unwrap()..];
+    check(2, third, "", &["n2.toml:12: group `broker-a`: member `n3` is missing, which n1.toml has"]);
+    check(1, third, "", &["n2.toml:29: group `broker-a`: member `n3` is missing in n1.toml", "n3.toml:"]);
+    check(2, "[node]", "[storage]\nflush = \"async\"\n[node]", &["n2.toml:6: storage.flush is Async"]);
+    // A node that joins may know less than the others, and nothing that is not so.
+    check(3, "node = \"n3\"\nid = 3\n", "node = \"n3\"\n", &[]);
+}
+
+#[test]
+fn what_may_be_meant_is_only_noted() {
+    let (mistakes, notes) = between(2, "[node]", "[retention]\ntime = \"24h\"\n[node]");
+    assert!(mistakes.is_empty(), "{mistakes:?}");
+    assert_eq!(notes, ["n2.toml:6: retention.time is 86400s, and 259200s in n1.toml"]);
+    let texts = [of_node(1), of_node(2)];
+    let options = texts.each_ref().map(|text| parse(text).unwrap());
+    let files = [0, 1].map(|at| across::NodeFile { path: Path::new("a"), text: &texts[at], options: &options[at] });
+    let found = across::check(&files);
+    assert!(found.mistakes.is_empty() && found.notes.len() == 1, "{found:?}");
+    assert!(found.notes[0].1.message.contains("no file of its member `n3`"), "{found:?}");
 }

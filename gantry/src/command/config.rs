@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use broker::config::across::{self, NodeFile};
 use broker::config::reference::{commented_file, schema};
 use broker::config::rocketmq::{self, Verdict};
-use broker::config::{ConfigError, Options, Origin, Shown};
+use broker::config::{ConfigError, Mistake, Options, Origin, Shown, line_of};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -16,7 +17,8 @@ use crate::output::{self, Format};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Read files as a broker or name server would, and say what is wrong; of a RocketMQ broker.conf, what its lines become
+    /// Read files as a broker or name server would, and say everything that is wrong; of several brokers' files also what
+    /// is wrong between them; of a RocketMQ broker.conf, what its lines become. Exit code 3 if anything is wrong
     Check(CheckArgs),
     /// Show every value of a broker's file, defaults included, and where each came from
     Show(ShowArgs),
@@ -28,7 +30,7 @@ pub(crate) enum ConfigCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The files
+    /// The files; those of all nodes of a cluster together
     #[arg(required = true)]
     files: Vec<PathBuf>,
 }
@@ -80,18 +82,29 @@ impl Kind {
 struct Checked {
     file: String,
     kind: Kind,
-    error: Option<String>,
+    /// Whoever reads the file does not start, or not with the others.
+    mistakes: Vec<Mistake>,
+    /// What may be meant so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<Mistake>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<rocketmq::Line>,
+    #[serde(skip)]
+    options: Option<Options>,
 }
 
 fn check(args: &CheckArgs, format: Format) -> Result<()> {
     let mut all = Vec::new();
+    let mut texts = Vec::new();
     for path in &args.files {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-        let text = text.context(ExitCode::BadConfig)?;
-        all.push(check_one(path, &text));
+        let read = ConfigError::read(path);
+        all.push(match &read {
+            Ok(text) => check_one(path, text),
+            Err(error) => Checked::new(path, Kind::Broker, error.mistakes.clone()),
+        });
+        texts.push(read.unwrap_or_default());
     }
+    compare(&args.files, &texts, &mut all);
     if format == Format::Json {
         output::json(&all)?;
     } else {
@@ -99,47 +112,82 @@ fn check(args: &CheckArgs, format: Format) -> Result<()> {
             output::line(&checked.to_text())?;
         }
     }
-    let wrong: Vec<_> = all.iter().filter(|checked| checked.error.is_some()).collect();
-    match wrong.first() {
-        None => Ok(()),
-        Some(first) if format == Format::Json => {
-            Err(anyhow!("{}", first.error.as_deref().unwrap_or_default()).context(ExitCode::BadConfig))
-        }
-        Some(_) => Err(anyhow!("{} of {} files", wrong.len(), all.len()).context(ExitCode::BadConfig)),
+    match all.iter().filter(|checked| !checked.mistakes.is_empty()).count() {
+        0 => Ok(()),
+        wrong => Err(anyhow!("{wrong} of {} files", all.len()).context(ExitCode::BadConfig)),
+    }
+}
+
+/// Compares the files of brokers that are good by themselves.
+fn compare(paths: &[PathBuf], texts: &[String], all: &mut [Checked]) {
+    let (numbers, files): (Vec<usize>, Vec<NodeFile<'_>>) = (0..)
+        .zip(paths.iter().zip(texts))
+        .zip(&*all)
+        .filter_map(|((at, (path, text)), checked)| {
+            Some((at, NodeFile { path, text, options: checked.options.as_ref()? }))
+        })
+        .unzip();
+    if files.len() < 2 {
+        return;
+    }
+    let found = across::check(&files);
+    for (at, mistake) in found.mistakes {
+        all[numbers[at]].mistakes.push(mistake);
+    }
+    for (at, note) in found.notes {
+        all[numbers[at]].notes.push(note);
+    }
+    for checked in all {
+        checked.mistakes.sort_by_key(|mistake| mistake.line);
+        checked.notes.sort_by_key(|note| note.line);
     }
 }
 
 fn check_one(path: &Path, text: &str) -> Checked {
-    let file = path.display().to_string();
     let kind = Kind::of(text);
-    let checked = |error: Option<String>, lines| Checked { file: file.clone(), kind, error, lines };
     match kind {
         Kind::RocketMq => match rocketmq::read(text) {
-            Ok(lines) => checked(None, lines),
+            Ok(lines) => Checked { lines, ..Checked::new(path, kind, vec![]) },
             Err((line, what)) => {
-                checked(Some(format!("{file}:{line}: `{what}` is neither key=value nor a comment")), vec![])
+                let message = format!("`{what}` is neither key=value nor a comment");
+                Checked::new(path, kind, vec![Mistake { line: Some(line), message }])
             }
         },
-        Kind::NameServer => checked(namesrv_command::check(path, text).err().map(|error| error.to_string()), vec![]),
-        Kind::Broker => {
-            let read = Options::parse(path, text);
-            let error = read.and_then(|options| {
-                let wrong = |message| ConfigError { path: path.to_owned(), line: None, message };
-                logging::parse_filter(&options.log.filter).map_err(|why| wrong(format!("log.filter: {why}")))
-            });
-            checked(error.err().map(|error| error.to_string()), vec![])
+        Kind::NameServer => {
+            let mistakes = namesrv_command::check(path, text).err().map(|error| error.mistakes);
+            Checked::new(path, kind, mistakes.unwrap_or_default())
         }
+        Kind::Broker => match Options::parse(path, text) {
+            Err(error) => Checked::new(path, kind, error.mistakes),
+            Ok(options) => match logging::parse_filter(&options.log.filter) {
+                Ok(_) => Checked { options: Some(options), ..Checked::new(path, kind, vec![]) },
+                Err(why) => {
+                    let (line, message) = (line_of(text, "log.filter"), format!("log.filter: {why}"));
+                    Checked::new(path, kind, vec![Mistake { line, message }])
+                }
+            },
+        },
     }
 }
 
 impl Checked {
+    fn new(path: &Path, kind: Kind, mistakes: Vec<Mistake>) -> Self {
+        Self { file: path.display().to_string(), kind, mistakes, notes: vec![], lines: vec![], options: None }
+    }
+
     fn to_text(&self) -> String {
-        if let Some(error) = &self.error {
-            return error.clone();
-        }
-        if self.kind != Kind::RocketMq {
+        let at = |what: &str, mistake: &Mistake| match mistake.line {
+            Some(line) => format!("{}:{line}: {what}{}", self.file, mistake.message),
+            None => format!("{}: {what}{}", self.file, mistake.message),
+        };
+        let mut said: Vec<_> = self.mistakes.iter().map(|mistake| at("", mistake)).collect();
+        if self.mistakes.is_empty() && self.kind != Kind::RocketMq {
             let whose = if self.kind == Kind::Broker { "broker" } else { "name server" };
-            return format!("{}: a good file of a {whose}", self.file);
+            said.push(format!("{}: a good file of a {whose}", self.file));
+        }
+        said.extend(self.notes.iter().map(|note| at("note: ", note)));
+        if !said.is_empty() {
+            return said.join("\n");
         }
         let rows = self
             .lines
@@ -161,8 +209,7 @@ impl Checked {
 }
 
 fn show(args: &ShowArgs, format: Format) -> Result<()> {
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("reading {}", args.file.display()));
-    let text = text.context(ExitCode::BadConfig)?;
+    let text = ConfigError::read(&args.file).context(ExitCode::BadConfig)?;
     let mut shown = Options::show(&args.file, &text).context(ExitCode::BadConfig)?;
     overrule(
         &mut shown,
