@@ -110,8 +110,12 @@ pub struct Options {
 }
 
 /// `[http]`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HttpOptions {
+    /// How often each of those who call may, in a second.
+    pub requests_per_second: u32,
+    /// Where health and metrics are served once more, to anybody; nowhere, if there is none.
+    pub watch_listen: Option<SocketAddr>,
     /// Who may call; anybody, if there are none.
     pub tokens: Tokens,
 }

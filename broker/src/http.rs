@@ -26,6 +26,7 @@ mod once;
 mod openapi;
 mod place;
 mod process;
+mod rate;
 mod recovery;
 mod status;
 mod topics;
@@ -63,6 +64,7 @@ pub use members::{
 pub use metrics::{MetricFamily, MetricsText};
 pub use place::Place;
 pub use process::collect_process;
+use rate::Rate;
 pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
@@ -251,20 +253,39 @@ pub trait Admin: Send + Sync + 'static {
 pub struct Api(axum::Router);
 
 impl Api {
-    /// The calls of the node behind `admin`, which listens on `own`.
-    pub fn new(admin: Arc<dyn Admin>, tokens: Tokens, own: SocketAddr) -> Self {
+    /// The calls of the node behind `admin`, which listens on `own`, as often as `per_second` for each who calls.
+    ///
+    /// # Panics
+    /// If no call is allowed.
+    pub fn new(admin: Arc<dyn Admin>, tokens: Tokens, per_second: u32, own: SocketAddr) -> Self {
         let (router, description) = described();
         let router = router
             .merge(openapi::page())
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
             .layer(middleware::from_fn(note_change))
-            .layer(middleware::from_fn_with_state(tokens, access::check))
+            .layer(middleware::from_fn_with_state((tokens, Arc::new(Rate::new(per_second))), access::check))
             .layer(middleware::from_fn_with_state(own, check_host))
             .layer(middleware::from_fn(error::all_in_json))
             .layer(Extension(openapi::finish(&description)))
             .layer(Extension(once::Kept::default()))
             .layer(Extension(place::Methods::of(&description)))
             .layer(Extension(Arc::clone(&admin)))
+            .with_state(admin);
+        Self(router)
+    }
+
+    /// Health and metrics alone, for a listener of their own at `own`: nobody needs a token, nothing can be changed, and no
+    /// topic or consumer group is named.
+    ///
+    /// # Panics
+    /// If no call is allowed.
+    pub fn watching(admin: Arc<dyn Admin>, per_second: u32, own: SocketAddr) -> Self {
+        let (router, _) = watched().split_for_parts();
+        let router = router
+            .layer(Extension(Nameless))
+            .layer(middleware::from_fn_with_state((Tokens::default(), Arc::new(Rate::new(per_second))), access::check))
+            .layer(middleware::from_fn_with_state(own, check_host))
+            .layer(middleware::from_fn(error::all_in_json))
             .with_state(admin);
         Self(router)
     }
@@ -300,12 +321,15 @@ impl AdminHandler for Api {
     }
 }
 
+/// What programs ask again and again.
+fn watched() -> OpenApiRouter<Arc<dyn Admin>> {
+    OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics_text))
+}
+
 /// Every call with its description.
 fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
     let here = OpenApiRouter::with_openapi(openapi::base())
-        .routes(routes!(live))
-        .routes(routes!(ready))
-        .routes(routes!(metrics_text))
+        .merge(watched())
         .merge(openapi::routes())
         .merge(cluster::routes())
         .merge(events::routes());
@@ -330,6 +354,10 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .merge(at_leader.route_layer(once()).route_layer(middleware::from_fn(place::at_leader)))
         .split_for_parts()
 }
+
+/// Marks calls of whoever need not show a token, and is shown no names that clients have given.
+#[derive(Clone, Copy)]
+struct Nameless;
 
 /// Writes down who changed what.
 async fn note_change(request: Request, next: Next) -> Response {
@@ -409,10 +437,10 @@ async fn node_status(State(admin): State<Arc<dyn Admin>>, Query(_): Query<Nothin
 /// Every figure of this node for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, body = String, content_type = "text/plain")))]
-async fn metrics_text(State(admin): State<Arc<dyn Admin>>) -> Response {
+async fn metrics_text(State(admin): State<Arc<dyn Admin>>, nameless: Option<Extension<Nameless>>) -> Response {
+    let mut metrics = if nameless.is_some() { MetricsText::without_names() } else { MetricsText::default() };
     // Looking up how long messages wait reads from the disk.
     let collected = tokio::task::spawn_blocking(move || {
-        let mut metrics = MetricsText::default();
         admin.collect(&mut metrics);
         metrics
     });

@@ -220,6 +220,7 @@ struct Listeners {
     clients: Vec<std::net::TcpListener>,
     raft: tokio::net::TcpListener,
     http: tokio::net::TcpListener,
+    watch: Option<tokio::net::TcpListener>,
 }
 
 impl Node {
@@ -293,7 +294,7 @@ impl Node {
                     // Whoever wanted to know may have gone.
                     let _ = accepting.send(());
                 }
-                node.serve_http(listeners.http);
+                node.serve_http(listeners.http, listeners.watch);
                 node.start_groups(start, &cold_reads).await
             }
             Err(error) => Err(error),
@@ -346,13 +347,19 @@ impl Node {
         Ok(())
     }
 
-    fn serve_http(&mut self, listener: tokio::net::TcpListener) {
+    fn serve_http(&mut self, listener: tokio::net::TcpListener, watch: Option<tokio::net::TcpListener>) {
         let (options, admin) = (&self.shared.options, Arc::clone(&self.shared));
-        let api = Api::new(admin, options.http.tokens.clone(), options.node.http_listen);
+        let per_second = options.http.requests_per_second;
+        let api = Api::new(admin, options.http.tokens.clone(), per_second, options.node.http_listen);
         self.hub.set_admin_handler(Arc::new(api.clone()));
+        let mut served = vec![(api, listener)];
+        if let (Some(listener), Some(own)) = (watch, options.http.watch_listen) {
+            served.push((Api::watching(Arc::clone(&self.shared) as _, per_second, own), listener));
+        }
         let stop = self.http_stop.clone();
         self.http = tokio::spawn(async move {
-            if let Err(error) = api.serve(listener, stop).await {
+            let served = served.into_iter().map(|(api, listener)| api.serve(listener, stop.clone()));
+            for error in futures::future::join_all(served).await.into_iter().filter_map(Result::err) {
                 tracing::error!(%error, "http has ended");
             }
         });
@@ -546,6 +553,7 @@ fn bind(options: &Options, mut inherited: Vec<std::net::TcpListener>) -> Result<
         clients,
         raft: to_tokio("peers", options.node.raft_listen)?,
         http: to_tokio("http", options.node.http_listen)?,
+        watch: options.http.watch_listen.map(|addr| to_tokio("health and metrics", addr)).transpose()?,
     })
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::reader::Reader;
-use super::reference::{GROUP, HTTP, MEMBER, SECTIONS, Section, TOKEN};
+use super::reference::{GROUP, MEMBER, SECTIONS, Section, TOKEN};
 use super::{
     BrokerOptions, ClusterOptions, ConfigError, FlushOptions, GroupOptions, HttpOptions, LogFormat, LogOptions,
     MemberOptions, MetricsOptions, NodeOptions, Options, RaftOptions, RetentionOptions, StorageOptions, file,
@@ -35,7 +35,7 @@ const TOKEN_CHARS_MIN: usize = 32;
 pub(super) fn check(path: &Path, text: &str) -> Result<Options, ConfigError> {
     let mut reader = Reader::new(path, text)?;
     let mut tables: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
-    tables.extend(["group", "http"]);
+    tables.push("group");
     reader.only_tables(&tables);
     let options = options(&mut reader);
     reader.finish(path, options)
@@ -64,7 +64,9 @@ fn options(reader: &mut Reader<'_>) -> Option<Options> {
             check_group(reader, at, group, members, own_name)
         })
         .collect();
-    check_between_groups(reader, &groups, node.as_ref());
+    let http = check_http(reader);
+    let watch_listen = http.as_ref().and_then(|http| http.watch_listen);
+    check_between_groups(reader, &groups, node.as_ref(), watch_listen);
     let broker = reader.section(section("broker"), &[]);
     let message_bytes_max = broker.as_ref().map(|broker: &file::Broker| broker.message_bytes_max);
     let broker = broker.and_then(|broker| check_broker(reader, &broker));
@@ -72,7 +74,6 @@ fn options(reader: &mut Reader<'_>) -> Option<Options> {
     let storage = storage.map(|storage| check_storage(reader, &storage, message_bytes_max.unwrap_or_default()));
     let retention = reader.section(section("retention"), &[]).map(|retention| check_retention(reader, retention));
     let raft = reader.section(section("raft"), &[]).map(|raft: file::Raft| check_raft(reader, &raft));
-    let http = check_http(reader);
     if let (Some(node), Some(http)) = (&node, &http) {
         check_public(reader, node, http, &groups);
     }
@@ -254,10 +255,18 @@ fn check_members(
 }
 
 /// What groups of one node must not have in common, and what they must.
-fn check_between_groups(reader: &mut Reader<'_>, groups: &[Option<Group>], node: Option<&Node>) {
+fn check_between_groups(
+    reader: &mut Reader<'_>,
+    groups: &[Option<Group>],
+    node: Option<&Node>,
+    watch_listen: Option<SocketAddr>,
+) {
     let mut names = HashSet::new();
     let mut listeners: HashSet<SocketAddr> =
         node.into_iter().flat_map(|node| [node.raft_listen, node.http_listen]).flatten().collect();
+    if let Some(listen) = watch_listen.filter(|listen| listen.port() != 0 && !listeners.insert(*listen)) {
+        reader.wrong("http.watch_listen", format!("http.watch_listen {listen} is used twice"));
+    }
     let mut client_addrs = HashSet::new();
     let mut own_raft_addr = None;
     for (at, group) in groups.iter().enumerate() {
@@ -312,7 +321,11 @@ fn check_public(reader: &mut Reader<'_>, node: &Node, http: &HttpOptions, groups
         .iter()
         .enumerate()
         .filter_map(|(at, group)| Some((format!("group.{at}.client_listen"), group.as_ref()?.client_listen?)));
-    let of_node = [("node.raft_listen", node.raft_listen), ("node.http_listen", node.http_listen)];
+    let of_node = [
+        ("node.raft_listen", node.raft_listen),
+        ("node.http_listen", node.http_listen),
+        ("http.watch_listen", http.watch_listen),
+    ];
     let of_node = of_node.into_iter().filter_map(|(place, addr)| Some((place.to_owned(), addr?)));
     for (place, public) in of_node.chain(of_groups).filter(|(_, addr)| is_public(addr)) {
         let message = format!(
@@ -325,7 +338,7 @@ fn check_public(reader: &mut Reader<'_>, node: &Node, http: &HttpOptions, groups
 }
 
 fn check_http(reader: &mut Reader<'_>) -> Option<HttpOptions> {
-    let http: Option<file::Http> = reader.section(&HTTP, &["token"]);
+    let http: Option<file::Http> = reader.section(section("http"), &["token"]);
     let mut names = HashSet::new();
     let tokens: Vec<Option<file::Token>> = reader.tables("http.token", &TOKEN, &[]);
     let mut checked = Vec::with_capacity(tokens.len());
@@ -346,8 +359,13 @@ fn check_http(reader: &mut Reader<'_>) -> Option<HttpOptions> {
         checked.push(token);
     }
     let tokens: Vec<_> = checked.into_iter().collect::<Option<_>>()?;
-    let file::Http {} = http?;
-    Some(HttpOptions { tokens: Tokens(tokens.into()) })
+    let file::Http { requests_per_second, watch_listen } = http?;
+    let place = "http.watch_listen";
+    let watch_listen = match watch_listen {
+        Some(listen) => Some(reader.note(place, parse_addr(place, &listen))?),
+        None => None,
+    };
+    Some(HttpOptions { requests_per_second, watch_listen, tokens: Tokens(tokens.into()) })
 }
 
 fn token_hash(token: &file::Token) -> Result<[u8; 32], String> {

@@ -46,8 +46,17 @@ fn default_stop_forward_time() -> Duration {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Http {}
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Http {
+    pub(super) requests_per_second: u32,
+    pub(super) watch_listen: Option<String>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { requests_per_second: 50, watch_listen: None }
+    }
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -218,6 +218,23 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        name: "http",
+        keys: &[
+            key(
+                "requests_per_second",
+                Kind::Number(1, 10_000),
+                Default("50"),
+                "of each token, and of all who have none; more are refused with 429",
+            ),
+            key(
+                "watch_listen",
+                Kind::Text,
+                Unset("\"127.0.0.1:8082\""),
+                "health and metrics once more, without a token and without names of topics; default: nowhere",
+            ),
+        ],
+    },
+    Section {
         name: "raft",
         keys: &[
             key("heartbeat_interval", Kind::Duration, Default("\"100ms\""), "how often a leader is heard of"),
@@ -345,9 +362,6 @@ pub const MEMBER: Section = Section {
     ],
 };
 
-/// `[http]`, which holds the tokens.
-pub const HTTP: Section = Section { name: "http", keys: &[] };
-
 /// `[[http.token]]`, one for each of those who may call over HTTP.
 pub const TOKEN: Section = Section {
     name: "http.token",
@@ -378,7 +392,15 @@ pub fn commented_file() -> String {
         # Written by `gantry config reference`.\n"
         .to_owned();
     for section in SECTIONS {
-        if section.name == "raft" {
+        let _ = write!(text, "\n[{}]\n", section.name);
+        for key in section.keys {
+            let line = match key.fallback {
+                Required(example) => format!("{} = {example}", key.name),
+                Default(value) | Unset(value) => format!("# {} = {value}", key.name),
+            };
+            commented(&mut text, &line, key.meaning);
+        }
+        if section.name == "http" {
             text.push_str(
                 "\n# Who may call over HTTP; `gantry token` makes one. Without any, everybody who reaches http_listen, which \
                  must be loopback\n# then. All nodes should have the same.\n# [[http.token]]\n",
@@ -387,14 +409,6 @@ pub fn commented_file() -> String {
                 let (Required(value) | Default(value) | Unset(value)) = key.fallback;
                 commented(&mut text, &format!("# {} = {value}", key.name), key.meaning);
             }
-        }
-        let _ = write!(text, "\n[{}]\n", section.name);
-        for key in section.keys {
-            let line = match key.fallback {
-                Required(example) => format!("{} = {example}", key.name),
-                Default(value) | Unset(value) => format!("# {} = {value}", key.name),
-            };
-            commented(&mut text, &line, key.meaning);
         }
     }
     text.push_str(
@@ -451,15 +465,11 @@ pub fn schema() -> Value {
     for section in SECTIONS {
         properties.insert(section.name.to_owned(), section_schema(section, None));
     }
-    let tokens = json!({
+    properties["http"]["properties"]["token"] = json!({
         "type": "array",
         "description": "Who may call over HTTP.",
         "items": section_schema(&TOKEN, None),
     });
-    properties.insert(
-        "http".to_owned(),
-        json!({ "type": "object", "additionalProperties": false, "properties": { "token": tokens } }),
-    );
     let members = json!({
         "type": "array",
         "description": "The replicas of the group.",

@@ -210,6 +210,7 @@ fn the_reference_has_every_key_and_no_other() {
         ("node", accepted::<file::Node>()),
         ("storage", accepted::<file::Storage>()),
         ("retention", accepted::<file::Retention>()),
+        ("http", accepted::<file::Http>()),
         ("raft", accepted::<file::Raft>()),
         ("broker", accepted::<file::Broker>()),
         ("metrics", accepted::<file::Metrics>()),

@@ -13,6 +13,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::error::ErrorBody;
+use super::place::PassedOn;
+use super::rate::{Rate, Share};
 
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,10 +92,28 @@ fn is_public(path: &str) -> bool {
     path == "/" || path.starts_with("/docs/") || matches!(path, "/health/live" | "/health/ready" | "/v1/openapi.json")
 }
 
-/// Lets only those in who may do what they ask for.
-pub(super) async fn check(State(tokens): State<Tokens>, mut request: Request, next: Next) -> Response {
+/// What programs ask for again and again.
+fn is_watched(path: &str) -> bool {
+    matches!(path, "/health/live" | "/health/ready" | "/metrics")
+}
+
+/// Lets only those in who may do what they ask for, and not more often than is allowed. What another node passes on was
+/// counted there.
+pub(super) async fn check(
+    State((tokens, rate)): State<(Tokens, Arc<Rate>)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let authorization = request.headers().get(header::AUTHORIZATION);
-    match tokens.admit(request.uri().path(), request.method(), authorization) {
+    let admitted = tokens.admit(request.uri().path(), request.method(), authorization);
+    if request.extensions().get::<PassedOn>().is_none() {
+        let watches = is_watched(request.uri().path());
+        let caller = admitted.as_ref().ok().map(|Caller(name)| name.clone());
+        if let Err(too_many) = rate.admit(Share { caller, watches }) {
+            return *too_many;
+        }
+    }
+    match admitted {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -8,9 +8,19 @@ use raft_store::TimeHistogram;
 #[derive(Debug, Default)]
 pub struct MetricsText {
     text: String,
+    nameless: bool,
 }
 
+/// Labels whose values are names that clients have given.
+const NAMES: [&str; 2] = ["topic", "consumer_group"];
+
 impl MetricsText {
+    /// Leaves out every sample that names a topic or a consumer group.
+    #[must_use]
+    pub fn without_names() -> Self {
+        Self { nameless: true, ..Self::default() }
+    }
+
     /// Announces a value that goes up and down.
     pub fn gauge(&mut self, name: &str, help: &str) -> MetricFamily<'_> {
         self.family(name, help, "gauge")
@@ -28,7 +38,7 @@ impl MetricsText {
 
     fn family(&mut self, name: &str, help: &str, kind: &str) -> MetricFamily<'_> {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        MetricFamily { text: &mut self.text, name: name.to_owned() }
+        MetricFamily { text: &mut self.text, nameless: self.nameless, name: name.to_owned() }
     }
 
     /// The text, as Prometheus reads it.
@@ -42,6 +52,7 @@ impl MetricsText {
 #[derive(Debug)]
 pub struct MetricFamily<'a> {
     text: &'a mut String,
+    nameless: bool,
     name: String,
 }
 
@@ -80,6 +91,9 @@ impl MetricFamily<'_> {
     }
 
     fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) -> &mut Self {
+        if self.nameless && labels.iter().any(|(label, _)| NAMES.contains(label)) {
+            return self;
+        }
         let _ = write!(self.text, "{}{suffix}", self.name);
         for (number, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -110,6 +124,17 @@ mod tests {
             "# HELP a Some a.\n# TYPE a histogram\na_bucket{group=\"x\",le=\"0.00025\"} 3\na_bucket{group=\"x\",le=\"1\"} 4\n\
              a_bucket{group=\"x\",le=\"+Inf\"} 5\na_sum{group=\"x\"} 2.5\na_count{group=\"x\"} 5\n"
         );
+    }
+
+    #[test]
+    fn names_of_clients_are_left_out_where_nobody_shows_a_token() {
+        let mut metrics = MetricsText::without_names();
+        let labels = [("broker", "b"), ("topic", "secret"), ("group", "plans")];
+        metrics.gauge("a", "Some a.").sample(&labels, 1).sample(&[("consumer_group", "spies")], 1);
+        metrics.gauge("b", "Some b.").sample(&[("group", "broker-a")], 1);
+        let text = metrics.into_text();
+        assert!(!text.contains("secret") && !text.contains("plans") && !text.contains("spies"), "{text}");
+        assert!(text.contains("b{group=\"broker-a\"} 1"), "{text}");
     }
 
     #[test]

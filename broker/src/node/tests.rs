@@ -47,7 +47,7 @@ fn options(dir: &Path) -> Options {
     let text = format!(
         "[cluster]\nid = \"00112233445566778899aabbccddeeff\"\n[node]\nname = \"n1\"\ndata_dir = {:?}\n\
          raft_listen = \"{raft}\"\nhttp_listen = \"{http}\"\nnamesrv = [\"127.0.0.1:1\"]\n\
-         [storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\n{}{}",
+         [http]\nrequests_per_second = 10000\n[storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\n{}{}",
         dir.display().to_string(),
         group("broker-a", a),
         group("broker-b", b),

@@ -3,9 +3,12 @@
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::retire::{Cluster, soon};
+use super::retire::{Cluster, leads, soon};
 use super::*;
 use crate::http::{Role, TokenHash, Tokens, hash_token};
+use crate::state_machine::command::PutMode;
+use crate::state_machine::testing::topic;
+use crate::state_machine::{Command, TopicConfig};
 
 /// One answer.
 pub(super) struct Answer {
@@ -125,6 +128,85 @@ async fn a_node_with_tokens_serves_nobody_without_one() {
     assert_eq!(ask(addr, &format!("{accept}\nAuthorization: Bearer admin"), "").await.code, 200);
     for open in ["/", "/docs/page.js", "/docs/page.css", "/v1/openapi.json", "/health/live"] {
         assert_eq!(ask(addr, &format!("GET {open}"), "").await.code, 200, "{open}");
+    }
+    stop(node).await;
+}
+
+/// Far more often than within the time that a share takes to be whole again.
+const TOO_OFTEN: usize = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_too_often_is_told_to_wait_and_locks_out_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    let token = |name: &str, role| TokenHash { name: name.to_owned(), role, sha256: hash_token(name) };
+    options.http.tokens = Tokens([token("reader", Role::Read), token("admin", Role::Admin)].into());
+    options.http.requests_per_second = 1;
+    let addr = options.node.http_listen;
+    let node = start(options, true).await.unwrap();
+    let bearer = |name: &str| format!("Authorization: Bearer {name}");
+    let until_refused = async |head: &str| {
+        for _ in 0..TOO_OFTEN {
+            let answer = ask(addr, head, "").await;
+            if answer.code == 429 {
+                assert_eq!(answer.json()["code"], "too_many_requests");
+                assert!(answer.head.to_lowercase().contains("\r\nretry-after: 1"), "{}", answer.head);
+                return;
+            }
+        }
+        panic!("{head} is never refused");
+    };
+    // Whoever has no token, or a wrong one, keeps nobody out who has one.
+    until_refused("GET /v1/status").await;
+    until_refused(&format!("GET /v1/status\n{}", bearer("guessed"))).await;
+    let reader = format!("GET /v1/status\n{}", bearer("reader"));
+    assert_eq!(ask(addr, &reader, "").await.code, 200);
+    until_refused(&reader).await;
+    assert_eq!(ask(addr, &format!("GET /v1/status\n{}", bearer("admin")), "").await.code, 200);
+    // What is asked again and again is counted apart.
+    assert_eq!(ask(addr, &format!("GET /metrics\n{}", bearer("reader")), "").await.code, 200);
+    assert_ne!(ask(addr, "GET /health/live", "").await.code, 429);
+    until_refused("GET /health/live").await;
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_metrics_have_a_listener_that_shows_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    let watch = free_addr();
+    options.http.watch_listen = Some(watch);
+    let token = TokenHash { name: "reader".to_owned(), role: Role::Read, sha256: hash_token("reader") };
+    options.http.tokens = Tokens([token].into());
+    let addr = options.node.http_listen;
+    let node = start(options, true).await.unwrap();
+    let leader = soon("it leads", leads(Arc::clone(&node.shared.groups[0]))).await;
+    let topics = vec![TopicConfig::new(topic("secret-topic"), 1, 6)];
+    let put = Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 };
+    leader.raft.propose_command(&put).await.unwrap();
+    drop(leader);
+    let with_token = "GET /metrics\nAuthorization: Bearer reader";
+    let named = async {
+        while !ask(addr, with_token, "").await.body.contains("secret-topic") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("the topic has metrics", named).await;
+    let shown = ask(watch, "GET /metrics", "").await;
+    assert_eq!(shown.code, 200);
+    assert!(shown.body.contains("gantry_raft_is_leader{group=\"broker-a\"} 1"), "{}", shown.body);
+    assert!(!shown.body.contains("secret-topic"), "{}", shown.body);
+    assert_eq!(ask(watch, "GET /health/live", "").await.code, 200);
+    for (head, code) in [
+        ("GET /v1/status", 404),
+        ("GET /v1/cluster", 404),
+        ("GET /", 404),
+        ("POST /v1/groups/broker-a/transfer-leader", 404),
+        ("POST /metrics", 405),
+    ] {
+        let answer = ask(watch, head, "").await;
+        assert_eq!(answer.code, code, "{head}: {}", answer.body);
+        assert!(answer.json()["advice"].as_str().is_some_and(|text| !text.is_empty()), "{head}");
     }
     stop(node).await;
 }

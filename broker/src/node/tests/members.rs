@@ -78,7 +78,7 @@ impl Nodes {
         let dir = self.dirs.entry(at).or_insert_with(|| tempfile::tempdir().unwrap()).path().display().to_string();
         let text = format!(
             "[cluster]\nid = \"{cluster}\"\n[node]\nname = \"n{at}\"\ndata_dir = {dir:?}\nraft_listen = \"{raft}\"\n\
-             http_listen = \"{http}\"\nnamesrv = [\"127.0.0.1:1\"]\n[storage]\nsegment_bytes = \"16MiB\"\n\
+             http_listen = \"{http}\"\nnamesrv = [\"127.0.0.1:1\"]\n[http]\nrequests_per_second = 10000\n[storage]\nsegment_bytes = \"16MiB\"\n\
              allow_unproven_filesystem = true\n[raft]\nheartbeat_interval = \"100ms\"\nelection_timeout_min = \"600ms\"\n\
              election_timeout_max = \"1000ms\"\n[[group]]\nname = \"{GROUP}\"\nclient_listen = \"{client}\"\n{members}"
         );

@@ -71,7 +71,7 @@ impl Cluster {
             let text = format!(
                 "[cluster]\nid = \"00112233445566778899aabbccddeeff\"\n[node]\nname = \"n{}\"\ndata_dir = {:?}\n\
                  raft_listen = \"{}\"\nhttp_listen = \"{}\"\nnamesrv = [\"127.0.0.1:1\"]\n\
-                 [storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\nflush = \"{flush}\"\n\
+                 [http]\nrequests_per_second = 10000\n[storage]\nsegment_bytes = \"16MiB\"\nallow_unproven_filesystem = true\nflush = \"{flush}\"\n\
                  [raft]\nheartbeat_interval = \"100ms\"\nelection_timeout_min = \"600ms\"\n\
                  election_timeout_max = \"1000ms\"\n\
                  [[group]]\nname = \"{GROUP}\"\nclient_listen = \"{}\"\n{members}",
