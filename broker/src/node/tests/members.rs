@@ -15,6 +15,7 @@ use crate::http::{
 };
 use crate::node::group::Running;
 use crate::state_machine::command::PutMode;
+use crate::state_machine::members::JOIN_TOKEN_TIME_MS;
 use crate::state_machine::testing::topic;
 use crate::state_machine::{Command, TopicConfig};
 
@@ -448,6 +449,59 @@ async fn a_change_that_stands_in_the_middle_is_shown_and_ended_either_way() {
     }
     let left: Vec<u64> = nodes.running.keys().copied().collect();
     nodes.check(&left).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_node_does_not_come_within_the_hour_goes_back_by_itself() {
+    let mut nodes = Nodes::start(1).await;
+    let order = MemberOrder::Add(vec![nodes.joiner(2), nodes.joiner(3)]);
+    let begun = nodes.begin(order).await;
+    let id = id_of(&begun);
+    // One of two comes; that is not enough.
+    nodes.join(2, &[1], &begun.join_tokens[0].line).await;
+    let group = Arc::clone(nodes.group(1));
+    let looked = async |says: &str| {
+        // Said anew each time the leader has looked.
+        group.set_change_waits(None);
+        let said = async {
+            loop {
+                if group.change_waits().is_some_and(|text| text.contains(says)) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon("the leader looks", said).await;
+    };
+    looked("node n3 to come with its join token").await;
+
+    // Five minutes before the hour is over, by the leader's clock, it is waited for.
+    let leader = nodes.leader().await;
+    let hour_over = begun.operation.started_ms + JOIN_TOKEN_TIME_MS;
+    leader.group.stamp_after(hour_over - 300_000);
+    looked("node n3 to come with its join token").await;
+    looked("node n3 to come with its join token").await;
+    assert_eq!(nodes.running[&1].shared.operation(&id).unwrap().state, OperationState::Running);
+
+    leader.group.stamp_after(hour_over + 1);
+    let ended = nodes.ended(&id).await;
+    assert_eq!(ended.state, OperationState::Undone, "{ended:?}");
+    assert!(ended.result.unwrap().contains("node n3 has not come before its join token expired"));
+    assert_eq!(nodes.voters().await, names(&[1]));
+    // The one that had come is no learner any more, and the other's token is worth nothing.
+    assert_eq!(nodes.leader().await.raft.metrics().members.len(), 1);
+    nodes.join(3, &[1], &begun.join_tokens[1].line).await;
+    nodes.is_outside(3, "no node is to be added now").await;
+    // Nothing is in the way of the next change.
+    let order = MemberOrder::Add(vec![nodes.joiner(4)]);
+    let begun = nodes.begin(order).await;
+    nodes.join(4, &[1], &begun.join_tokens[0].line).await;
+    assert_eq!(nodes.ended(&id_of(&begun)).await.state, OperationState::Done);
+    assert_eq!(nodes.voters().await, names(&[1, 4]));
+    for at in [2, 3] {
+        nodes.stop(at).await;
+    }
+    nodes.check(&[1, 4]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
