@@ -26,6 +26,9 @@ pub struct Settings {
     pub outbound_bytes_total_max: usize,
     /// A connection whose queued bytes make no progress for so long is closed.
     pub write_stall_max: Duration,
+    /// A connection that has not taken an answer so long after it was queued is closed: who reads a few bytes now and
+    /// then must not hold what the answer is made of, such as segments that retention has removed.
+    pub queued_max: Duration,
     /// Requests of one connection not yet answered; at this many its reading stops.
     pub in_flight_requests_max: usize,
     /// Bytes of requests of one connection not yet answered.
@@ -57,6 +60,7 @@ impl Default for Settings {
             outbound_bytes_max: 16 << 20,
             outbound_bytes_total_max: 512 << 20,
             write_stall_max: Duration::from_secs(30),
+            queued_max: Duration::from_secs(60),
             in_flight_requests_max: 2_048,
             in_flight_bytes_max: 32 << 20,
             in_flight_bytes_total_max: 256 << 20,
@@ -103,6 +107,7 @@ impl Options {
         }
         for (name, value) in [
             ("write_stall_max", s.write_stall_max),
+            ("queued_max", s.queued_max),
             ("handshake_within", s.handshake_within),
             ("first_frame_within", s.first_frame_within),
             ("frame_within", s.frame_within),

@@ -16,6 +16,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use bytes::BytesMut;
 use protocol::RemotingCommand;
+use tokio::time::Instant;
 
 /// A part of at least this many bytes travels as a slice of its own; copying less is cheaper than one more slice.
 const SLICE_BYTES_MIN: usize = 2_048;
@@ -30,17 +31,21 @@ pub(crate) struct Outbound {
     buffer: BytesMut,
     frames: usize,
     bytes: usize,
+    /// When the first of them was queued.
+    since: Option<Instant>,
     closing: bool,
     ended: bool,
     writer: Option<Waker>,
 }
 
 /// Everything that was queued at one moment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) slices: VecDeque<Bytes>,
     pub(crate) frames: usize,
     pub(crate) bytes: usize,
+    /// When the first of them was queued.
+    pub(crate) since: Instant,
 }
 
 /// What the writer has to do next.
@@ -76,6 +81,7 @@ impl Outbound {
         }
         self.frames += 1;
         self.bytes += bytes;
+        self.since.get_or_insert_with(Instant::now);
         Some(Pushed { bytes, writer: self.writer.take() })
     }
 
@@ -111,6 +117,7 @@ impl Outbound {
             slices: std::mem::take(&mut self.slices),
             frames: std::mem::take(&mut self.frames),
             bytes: std::mem::take(&mut self.bytes),
+            since: self.since.take().unwrap_or_else(Instant::now),
         })
     }
 

@@ -351,6 +351,62 @@ async fn peer_that_does_not_read_is_no_longer_read_and_then_closed() {
     assert!(started.elapsed() < Duration::from_secs(40), "{:?}", started.elapsed());
 }
 
+/// Gives every connection this end of a pipe instead of its socket: its time is the test's alone.
+struct Pipe(std::sync::Mutex<Option<tokio::io::DuplexStream>>);
+
+impl Acceptor for Pipe {
+    fn accept(
+        &self,
+        _stream: TcpStream,
+        _peer: SocketAddr,
+    ) -> std::pin::Pin<Box<dyn Future<Output = std::io::Result<Stream>> + Send + '_>> {
+        let end = self.0.lock().unwrap().take();
+        Box::pin(async move { Ok(Stream::Boxed(Box::new(end.ok_or(std::io::ErrorKind::NotConnected)?))) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_that_reads_too_little_is_closed_and_lets_go_of_its_answer() {
+    /// What an answer is made of; tells when nobody holds it any more.
+    struct Lent(Option<tokio::sync::oneshot::Sender<()>>);
+    impl AsRef<[u8]> for Lent {
+        fn as_ref(&self) -> &[u8] {
+            static BYTES: [u8; 4 << 20] = [7; 4 << 20];
+            &BYTES
+        }
+    }
+    impl Drop for Lent {
+        fn drop(&mut self) {
+            let _ = self.0.take().map(|gone| gone.send(()));
+        }
+    }
+    let (ours, theirs) = tokio::io::duplex(16 << 10);
+    let (requests, mut received) = mpsc::channel(1);
+    let (closed, _ended) = mpsc::channel(1);
+    let hand = Arc::new(Hand { requests, opened: AtomicUsize::new(0), closed });
+    let pipe = Arc::new(Pipe(std::sync::Mutex::new(Some(theirs))));
+    let server = Server::new(Options::default(), hand).with_acceptor(pipe).start(local()).unwrap();
+    let _connection = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(ours);
+    writer.write_all(&frame(&request("x"))).await.unwrap();
+    let (command, responder) = received.recv().await.unwrap();
+    let (gone, mut is_gone) = tokio::sync::oneshot::channel();
+    let started = Instant::now();
+    let head = RemotingCommand::response_to(&command, ResponseCode::SUCCESS);
+    responder.send_parts(head, vec![Bytes::from_owner(Lent(Some(gone)))]);
+    // A little every five seconds: there is always progress.
+    let mut drip = tokio::time::interval(Duration::from_secs(5));
+    let mut some = vec![0; 16 << 10];
+    loop {
+        tokio::select! {
+            _ = drip.tick() => assert!(started.elapsed() < Duration::from_secs(100), "it is still held"),
+            _ = &mut is_gone => break,
+        }
+        assert!(reader.read(&mut some).await.unwrap() > 0);
+    }
+    assert_eq!(started.elapsed().as_secs(), 60);
+}
+
 #[tokio::test(start_paused = true)]
 async fn connection_without_a_frame_is_closed_after_ten_seconds() {
     let f = fixture(Options::default());

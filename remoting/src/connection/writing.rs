@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use bytes::Buf;
+use tokio::time::Instant;
 
 use super::Connection;
 use crate::Error;
@@ -19,7 +20,7 @@ const SLICES_PER_WRITE: usize = 64;
 impl Connection {
     pub(super) async fn write_all(&self, mut writing: Writing) -> Result<()> {
         let inner = &*self.inner;
-        let stall_max = inner.options.settings.write_stall_max;
+        let settings = &inner.options.settings;
         let failed = |source| Error::Io { doing: "write", source };
         loop {
             let next = poll_fn(|cx| match inner.outbound.lock().take(cx.waker()) {
@@ -32,6 +33,7 @@ impl Connection {
                 drop(poll_fn(|cx| writing.poll_shutdown(cx)).await);
                 return Ok(());
             };
+            let oldest_until = taken.since + settings.queued_max;
             while !taken.slices.is_empty() {
                 let write = poll_fn(|cx| {
                     let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
@@ -42,7 +44,8 @@ impl Connection {
                     }
                     writing.poll_write(cx, &slices[..count])
                 });
-                let mut written = match tokio::time::timeout(stall_max, write).await {
+                let until = oldest_until.min(Instant::now() + settings.write_stall_max);
+                let mut written = match tokio::time::timeout_at(until, write).await {
                     Ok(result) => result.map_err(failed)?,
                     Err(_) => return Err(failed(std::io::ErrorKind::TimedOut.into())),
                 };
