@@ -51,6 +51,8 @@ impl CatchUpRate {
 pub(super) struct FarBehind {
     /// The members that are slowed down.
     pub(super) members: BTreeSet<u64>,
+    /// All members that were looked at; none unless this replica leads.
+    pub(super) known: BTreeSet<u64>,
     /// The last entry of the log.
     pub(super) last: u64,
 }
@@ -59,7 +61,7 @@ impl FarBehind {
     pub(super) fn of(metrics: &RaftMetrics<TypeConfig>) -> Self {
         let last = metrics.last_log_index.unwrap_or(0);
         let Some(replication) = metrics.replication.as_ref().filter(|_| metrics.state.is_leader()) else {
-            return Self { members: BTreeSet::new(), last };
+            return Self { last, ..Self::default() };
         };
         let is_close = |id: &u64| {
             let next = replication.get(id).copied().flatten().map_or(0, |id| id.index() + 1);
@@ -74,7 +76,15 @@ impl FarBehind {
             configs.iter().all(has_majority)
         };
         let members = replication.keys().filter(|id| !is_close(id) && can_do_without(id)).copied().collect();
-        Self { members, last }
+        Self { members, known: replication.keys().copied().collect(), last }
+    }
+
+    /// Whether a member is far behind that is being sent entries up to `sent`.
+    ///
+    /// One that has come since the others were looked at is new, so nobody waits for it.
+    fn includes(&self, member: u64, sent: u64) -> bool {
+        let is_new = !self.known.is_empty() && !self.known.contains(&member);
+        self.members.contains(&member) || is_new && sent + FAR_BEHIND_ENTRIES <= self.last
     }
 }
 
@@ -93,12 +103,13 @@ impl Pace {
         Self { rate, far_behind, target, seen: None }
     }
 
-    /// The stream takes a request of so many entries and bytes; says until when it takes no more.
-    pub(super) fn take(&mut self, now: Instant, entries: usize, bytes: usize) -> Option<Instant> {
+    /// The stream takes a request of so many bytes, with so many entries up to the one at `sent`; says until when it takes
+    /// no more.
+    pub(super) fn take(&mut self, now: Instant, entries: usize, sent: u64, bytes: usize) -> Option<Instant> {
         let rate = self.rate.as_ref()?;
         let last = {
             let far_behind = self.far_behind.borrow();
-            far_behind.members.contains(&self.target).then_some(far_behind.last)
+            far_behind.includes(self.target, sent).then_some(far_behind.last)
         };
         let Some(last) = last else {
             self.seen = None;
@@ -162,23 +173,41 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slowed_stream_comes_closer_however_much_is_written() {
-        let far_behind = |members: &[u64], last| FarBehind { members: members.iter().copied().collect(), last };
+        let known = BTreeSet::from([1, 2, 3, 4]);
+        let far_behind = |members: &[u64], last| {
+            let members = members.iter().copied().collect();
+            FarBehind { members, known: known.clone(), last }
+        };
         let (seen, watched) = watch::channel(far_behind(&[], 100));
         let mut pace = Pace::new(Some(Arc::new(CatchUpRate::new(1000))), watched.clone(), 4);
         let start = Instant::now();
-        assert_eq!(pace.take(start, 10, 10_000), None, "not far behind");
+        assert_eq!(pace.take(start, 10, 50, 10_000), None, "not far behind");
         seen.send_replace(far_behind(&[4], 100));
-        assert_eq!(pace.take(start, 10, 10_000), Some(start + Duration::from_secs(10)));
+        assert_eq!(pace.take(start, 10, 50, 10_000), Some(start + Duration::from_secs(10)));
         // Four entries were written meanwhile.
         seen.send_replace(far_behind(&[4], 104));
         let next = start + Duration::from_secs(10);
-        assert_eq!(pace.take(next, 10, 10_000), Some(next + Duration::from_secs(6)));
+        assert_eq!(pace.take(next, 10, 50, 10_000), Some(next + Duration::from_secs(6)));
         // More than it took: all of it was free.
         seen.send_replace(far_behind(&[4], 200));
         let next = start + Duration::from_secs(16);
-        assert_eq!(pace.take(next, 10, 10_000), Some(next));
+        assert_eq!(pace.take(next, 10, 50, 10_000), Some(next));
         seen.send_replace(far_behind(&[3], 300));
-        assert_eq!(pace.take(next, 10, 10_000), None);
-        assert_eq!(Pace::new(None, watched, 3).take(next, 10, 10_000), None, "no rate is set");
+        assert_eq!(pace.take(next, 10, 50, 10_000), None);
+        assert_eq!(Pace::new(None, watched, 3).take(next, 10, 50, 10_000), None, "no rate is set");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_has_just_come_is_slowed_down_before_anybody_has_looked_at_it() {
+        let start = Instant::now();
+        let take = |known: &[u64], sent| {
+            let far_behind = FarBehind { members: BTreeSet::new(), known: known.iter().copied().collect(), last: 5000 };
+            let mut pace = Pace::new(Some(Arc::new(CatchUpRate::new(1000))), watch::channel(far_behind).1, 4);
+            pace.take(start, 10, sent, 10_000)
+        };
+        assert_eq!(take(&[1, 2, 3], 9), Some(start + Duration::from_secs(10)));
+        assert_eq!(take(&[1, 2, 3], 4001), None, "close enough");
+        assert_eq!(take(&[1, 2, 3, 4], 9), None, "writes may wait for it");
+        assert_eq!(take(&[], 9), None, "nobody was looked at: writes may wait for it");
     }
 }

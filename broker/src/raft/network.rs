@@ -360,7 +360,8 @@ impl Session<'_> {
         if self.in_flight.is_empty() {
             self.oldest_since = Instant::now();
         }
-        self.take_after = self.client.pace.take(Instant::now(), request.entries.len(), bytes);
+        let sent = request.entries.last().map_or(0, |entry| entry.log_index().get());
+        self.take_after = self.client.pace.take(Instant::now(), request.entries.len(), sent, bytes);
         self.in_flight.push_back(bytes);
         self.in_flight_bytes += bytes;
         Ok(())

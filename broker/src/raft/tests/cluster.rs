@@ -31,6 +31,7 @@ pub(crate) struct Cluster {
     pub(crate) preferred: Option<u64>,
     /// For replicas started from now on.
     pub(crate) catch_up: Option<Arc<CatchUpRate>>,
+    timing: Timing,
 }
 
 pub(crate) fn identity(node_id: u64, start_counter: u64) -> GroupIdentity {
@@ -49,21 +50,28 @@ pub(crate) async fn hub(node_id: u64, listener: TcpListener) -> PeerHub {
 impl Cluster {
     /// Starts `count` nodes; node 1 starts the group.
     pub(crate) async fn start(count: u64) -> Self {
-        let cluster = Self::prepare(count, None, None).await;
+        let cluster = Self::prepare(count, None, None, Timing::default()).await;
         cluster.running[&1].raft.initialize().await.unwrap();
         cluster.leader().await;
         cluster
     }
 
-    /// As [`Cluster::start`], with a rate for members that are far behind.
+    /// As [`Cluster::start`], with a rate for members that are far behind, and a leader that stays however busy the
+    /// machine is.
     pub(crate) async fn start_with_rate(count: u64, bytes_per_second: u64) -> Self {
-        let cluster = Self::prepare(count, None, Some(Arc::new(CatchUpRate::new(bytes_per_second)))).await;
+        let rate = Arc::new(CatchUpRate::new(bytes_per_second));
+        let timing = Timing {
+            heartbeat_interval: Duration::from_millis(100),
+            election_timeout_min: LONG,
+            election_timeout_max: 2 * LONG,
+        };
+        let cluster = Self::prepare(count, None, Some(rate), timing).await;
         cluster.running[&1].raft.initialize().await.unwrap();
         cluster.leader().await;
         cluster
     }
 
-    async fn prepare(count: u64, preferred: Option<u64>, catch_up: Option<Arc<CatchUpRate>>) -> Self {
+    async fn prepare(count: u64, preferred: Option<u64>, catch_up: Option<Arc<CatchUpRate>>, timing: Timing) -> Self {
         let mut listeners = Vec::new();
         let mut members = BTreeMap::new();
         for id in 1..=count {
@@ -73,7 +81,7 @@ impl Cluster {
         }
         let logs = members.keys().map(|id| (*id, MemLog::default())).collect();
         let mut cluster =
-            Self { members, logs, starts: BTreeMap::new(), running: BTreeMap::new(), preferred, catch_up };
+            Self { members, logs, starts: BTreeMap::new(), running: BTreeMap::new(), preferred, catch_up, timing };
         for (id, listener) in listeners {
             cluster.start_on(id, listener, false).await;
         }
@@ -90,8 +98,8 @@ impl Cluster {
             preferred_leader: self.preferred.map(|id| format!("n{id}")),
             restarted,
             started: Instant::now(),
-            timing: Timing::default(),
-            propose_timeout: Duration::from_secs(5),
+            timing: self.timing,
+            propose_timeout: Duration::from_secs(5).max(self.timing.election_timeout_min),
             catch_up: self.catch_up.clone(),
         };
         let state = MemState::default();
