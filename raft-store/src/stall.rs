@@ -87,6 +87,9 @@ pub(crate) struct UnderWay {
     /// Whether syncs wait, as with a disk that does not answer.
     #[cfg(feature = "faults")]
     held: (Mutex<bool>, Condvar),
+    /// Whether the next sync fails.
+    #[cfg(feature = "faults")]
+    fails: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug)]
@@ -102,6 +105,8 @@ impl UnderWay {
             state: Mutex::new(Calls { calls: Vec::new(), last_sync: Instant::now() }),
             #[cfg(feature = "faults")]
             held: Default::default(),
+            #[cfg(feature = "faults")]
+            fails: Default::default(),
         })
     }
 
@@ -125,6 +130,21 @@ impl UnderWay {
     pub(crate) fn hold(&self, hold: bool) {
         *self.held.0.lock() = hold;
         self.held.1.notify_all();
+    }
+
+    /// Makes the next sync fail.
+    #[cfg(feature = "faults")]
+    pub(crate) fn fail_next(&self) {
+        self.fails.store(true, std::sync::atomic::Ordering::Release);
+    }
+
+    #[cfg(feature = "faults")]
+    fn check_failure(&self) -> io::Result<()> {
+        const EIO: i32 = 5;
+        match self.fails.swap(false, std::sync::atomic::Ordering::AcqRel) {
+            true => Err(io::Error::from_raw_os_error(EIO)),
+            false => Ok(()),
+        }
     }
 
     #[cfg(feature = "faults")]
@@ -226,7 +246,10 @@ impl Region for Timed<dyn Region> {
     fn sync(&self) -> io::Result<()> {
         self.under_way.time(self.path(), || {
             #[cfg(feature = "faults")]
-            self.under_way.wait_while_held();
+            {
+                self.under_way.wait_while_held();
+                self.under_way.check_failure()?;
+            }
             self.inner.sync()
         })?;
         self.under_way.note_sync();

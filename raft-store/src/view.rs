@@ -50,6 +50,11 @@ impl LogView {
     pub fn hold_syncs(&self, hold: bool) {
         self.shared.under_way.hold(hold);
     }
+
+    /// The next sync fails, as with a disk that cannot write.
+    pub fn fail_next_sync(&self) {
+        self.shared.under_way.fail_next();
+    }
 }
 
 /// Where one record lies.
