@@ -18,7 +18,7 @@ fn cut_power(cluster: &Cluster, nodes: &[&str]) -> u64 {
         cluster.dev(&["kill", node]);
     }
     let log = |node: &&str| cluster.data().join(node).join("data").join(GROUP).join("log");
-    nodes.iter().map(|node| power_cut::power_cut(&log(node))).sum()
+    nodes.iter().map(|node| power_cut::power_cut(&log(node), |flushed_end| flushed_end)).sum()
 }
 
 /// Waits until a node votes under another identity than those in `before`, and returns it.

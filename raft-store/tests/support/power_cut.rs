@@ -18,23 +18,26 @@ const RECORDS_AT: u64 = 4096;
 const OPENING: std::ops::Range<u64> = 512..1024;
 
 /// Makes the store in `dir` what a power cut may leave, and returns how many bytes of records were lost.
-pub(crate) fn power_cut(dir: &Path) -> u64 {
+///
+/// `survivors` is told up to where the log is proven to be on disk, and says up to where it is.
+pub(crate) fn power_cut(dir: &Path, survivors: impl FnOnce(u64) -> u64) -> u64 {
     let progress = newest_slot(&fs::read(dir.join("progress")).unwrap()).1;
     let flushed_end = u64::from_be_bytes(progress[SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + 8].try_into().unwrap());
+    let kept_end = survivors(flushed_end);
     let segment_bytes = boot_again(&dir.join("node"));
     let mut lost = 0;
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
         let Ok(base) = name.parse::<u64>() else { continue };
-        if base + segment_bytes <= flushed_end {
+        if base + segment_bytes <= kept_end {
             continue;
         }
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        if base > flushed_end {
+        if base > kept_end {
             lost += zero(&file, OPENING);
         }
-        lost += zero(&file, flushed_end.saturating_sub(base).max(RECORDS_AT)..segment_bytes);
+        lost += zero(&file, kept_end.saturating_sub(base).max(RECORDS_AT)..segment_bytes);
     }
     lost
 }

@@ -143,6 +143,11 @@ impl Cluster {
 
     /// Cuts the power of several nodes at one moment. Returns the bytes that the luckiest of them lost.
     async fn cut_powers(&mut self, nodes: &[usize]) -> u64 {
+        self.cut_powers_leaving(nodes, |flushed_end| flushed_end).await
+    }
+
+    /// The same of disks that hold records up to where `survivors` says, which is told up to where they are synced.
+    async fn cut_powers_leaving(&mut self, nodes: &[usize], survivors: impl Fn(u64) -> u64) -> u64 {
         let mut cut = Vec::new();
         for at in nodes {
             let node = self.running.remove(at).unwrap();
@@ -160,7 +165,7 @@ impl Cluster {
             let kept = &self.dirs[&at];
             std::fs::remove_dir_all(kept.path().join(GROUP)).unwrap();
             copy(image.path(), kept.path());
-            lost = lost.min(power_cut::power_cut(&self.log_dir(at)));
+            lost = lost.min(power_cut::power_cut(&self.log_dir(at), &survivors));
         }
         lost
     }
@@ -490,6 +495,48 @@ async fn with_a_majority_gone_nothing_happens_until_an_operator_recovers_and_the
         assert_eq!(stored(&running).last_key_value(), Some((&risk, &1000)));
         assert_eq!(running.raft.metrics().members.len(), 3, "nobody is left of before");
     }
+    cluster.stop().await;
+}
+
+/// What a node counts of a power cut, at the start after it: that an end that was not whole is gone, or that its disk has
+/// lost what it said it had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_power_cut_took_is_counted() {
+    fn count(cluster: &Cluster, at: usize, name: &str) -> String {
+        let mut metrics = MetricsText::default();
+        cluster.running[&at].shared.collect(&mut metrics);
+        let text = metrics.into_text();
+        let sample = format!("{name}{{group=\"{GROUP}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&sample)).unwrap_or_else(|| panic!("{name}: {text}")).to_owned()
+    }
+    const CUTS: &str = "gantry_log_cuts_total";
+    const LOST: &str = "gantry_log_disk_lost_flushed_total";
+    let mut cluster = Cluster::start("async").await;
+    let leader = cluster.leader().await;
+    let at = usize::try_from(leader.node_id()).unwrap();
+    let [torn, lost] = (1..=3).filter(|other| *other != at).collect::<Vec<_>>()[..] else { unreachable!() };
+    for at in [torn, lost] {
+        assert_eq!(("0", "0"), (&*count(&cluster, at, CUTS), &*count(&cluster, at, LOST)));
+    }
+    cluster.synced(&[torn, lost]).await;
+    let synced_end = cluster.group(lost).log().unwrap().watermarks().end.get();
+    leader.raft.propose(pack(&[message("A", 0, &"x".repeat(16 << 10))])).await.unwrap();
+    let last = leader.state.applied_index().unwrap();
+    for at in [torn, lost] {
+        caught_up(&cluster.group(at).running().unwrap(), last).await;
+    }
+    // Half a record survives.
+    assert!(cluster.cut_powers_leaving(&[torn], |flushed_end| flushed_end + 2048).await > 0);
+    cluster.start_node(torn, false).await;
+    assert!(cluster.votes(torn).await > 3, "another identity");
+    assert_eq!(("1", "0"), (&*count(&cluster, torn, CUTS), &*count(&cluster, torn, LOST)));
+
+    cluster.synced(&[lost]).await;
+    assert!(cluster.cut_powers_leaving(&[lost], |_| synced_end).await > 0);
+    cluster.start_node(lost, false).await;
+    assert!(cluster.votes(lost).await > 3, "another identity");
+    assert_eq!(("0", "1"), (&*count(&cluster, lost, CUTS), &*count(&cluster, lost, LOST)));
+    drop(leader);
     cluster.stop().await;
 }
 
