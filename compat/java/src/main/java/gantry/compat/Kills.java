@@ -70,6 +70,7 @@ final class Kills {
         KillsReading.register(scenarios);
         KillsSending.register(scenarios);
         KillsGroups.register(scenarios);
+        KillsPopOrder.register(scenarios);
     }
 
     static boolean isOver() {

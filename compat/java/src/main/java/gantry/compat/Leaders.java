@@ -1,15 +1,16 @@
 package gantry.compat;
 
 import java.lang.reflect.Method;
+import java.util.Collection;
 import java.util.List;
-import java.util.Set;
-import java.util.TreeSet;
+import java.util.Map;
+import java.util.TreeMap;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
-/** What tools call: the client's own interface to brokers, and who leads the groups that a topic is in. */
-record Leaders(MQClientAPIImpl api, Set<String> addresses) {
+/** What tools call: the client's own interface to brokers, and the leader of each group that a topic is in. */
+record Leaders(MQClientAPIImpl api, Map<String, String> byBroker) {
     static final long TIMEOUT_MS = 5_000;
 
     /** Asks the name servers anew. */
@@ -18,15 +19,19 @@ record Leaders(MQClientAPIImpl api, Set<String> addresses) {
         MQClientInstance instance = (MQClientInstance) method(client.getDefaultMQProducerImpl(), "getmQClientFactory").invoke(client.getDefaultMQProducerImpl());
         // The addresses of brokers come with a route.
         instance.updateTopicRouteInfoFromNameServer(topic);
-        Set<String> addresses = new TreeSet<>();
+        Map<String, String> byBroker = new TreeMap<>();
         for (String broker : Env.brokerNames(client.fetchPublishMessageQueues(topic))) {
             String address = instance.findBrokerAddressInPublish(broker);
             if (address == null) {
                 throw new IllegalStateException(broker + " has no leader");
             }
-            addresses.add(address);
+            byBroker.put(broker, address);
         }
-        return new Leaders(instance.getMQClientAPIImpl(), addresses);
+        return new Leaders(instance.getMQClientAPIImpl(), byBroker);
+    }
+
+    Collection<String> addresses() {
+        return byBroker.values();
     }
 
     static Method method(Object target, String name) {

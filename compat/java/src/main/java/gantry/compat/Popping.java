@@ -13,6 +13,7 @@ import static gantry.compat.Sending.numbered;
 
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -27,6 +28,7 @@ import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Push consumers in POP mode, which leave the sharing of queues to the broker. Only clients of 5.x can. */
 final class Popping {
@@ -36,6 +38,9 @@ final class Popping {
     private static final long FIRST_PAUSE_MS = 10_000;
     /** The shortest that the client allows. */
     private static final long INVISIBLE_MS = 5_000;
+
+    /** So long that it does not end while a scenario looks. */
+    private static final long ORDER_INVISIBLE_MS = 120_000;
 
     private Popping() {
     }
@@ -49,6 +54,7 @@ final class Popping {
         if (isKnown()) {
             scenarios.put("pop_cluster", Popping::cluster);
             scenarios.put("pop_orderly", Popping::orderly);
+            scenarios.put("pop_order", Popping::inOrder);
             scenarios.put("pop_retry", Popping::retry);
             scenarios.put("pop_timeout", Popping::timeout);
             scenarios.put("pop_dead_letters", Popping::deadLetters);
@@ -107,6 +113,69 @@ final class Popping {
         Pushing.awaitOrdered(inbox, 20);
         env.note(popped(inbox) ? "popped" : "pulled");
         check(!failed.isEmpty(), "no message failed at first");
+    }
+
+    /** What is popped in order is given to one at a time: nothing more of its queue while one of its messages is under way. */
+    private static void inOrder(Env env) throws Exception {
+        Ground on = ground(env, 1, 16);
+        MessageQueue queue = on.producer().fetchPublishMessageQueues(on.topic()).stream().sorted().findFirst().orElseThrow();
+        List<String> bodies = numbered(0, 6);
+        for (String body : bodies) {
+            sent(on.producer().send(message(on.topic(), body), queue));
+        }
+        await("all of them to be there", 30, () -> env.readAll(on.topic()).messages().size() == bodies.size());
+        OrderPop pops = new OrderPop(on.producer(), on.topic(), on.group());
+        OrderPop.Given lost = pops.pop(queue, "first", 2, ORDER_INVISIBLE_MS);
+        equal(bodies.subList(0, 2), texts(lost), "the first two");
+        equal(List.of(), texts(pops.pop(queue, "second", 2, ORDER_INVISIBLE_MS)), "what another one is given");
+        OrderPop.Given first = pops.pop(queue, "first", 2, ORDER_INVISIBLE_MS);
+        equal(bodies.subList(0, 2), texts(first), "what one is given who asks again for want of an answer");
+        equal(List.of(0, 0), counts(first), "their counts");
+        check(!pops.acknowledge(queue, lost.messages().get(0)), "the giving that got lost is acknowledged");
+
+        check(pops.acknowledge(queue, first.messages().get(1)), "the second one is not acknowledged");
+        equal(List.of(), texts(pops.pop(queue, "second", 2, ORDER_INVISIBLE_MS)), "what is given while the first one is under way");
+        long changed = System.currentTimeMillis();
+        check(pops.giveAgainIn(1_000, queue, first.messages().get(0)), "the time of the first one is not changed");
+        OrderPop.Given again = awaitGiven(pops, queue, "second", ORDER_INVISIBLE_MS);
+        check(System.currentTimeMillis() - changed >= 1_000, "it came again after " + (System.currentTimeMillis() - changed) + " ms");
+        equal(bodies.subList(0, 1), texts(again), "what comes again");
+        equal(List.of(1), counts(again), "its count");
+        check(pops.acknowledge(queue, again.messages().get(0)), "the first one is not acknowledged");
+
+        long popped = System.currentTimeMillis();
+        OrderPop.Given next = pops.pop(queue, "third", 2, INVISIBLE_MS);
+        equal(bodies.subList(2, 4), texts(next), "the next two");
+        OrderPop.Given late = awaitGiven(pops, queue, "fourth", ORDER_INVISIBLE_MS);
+        check(System.currentTimeMillis() - popped >= INVISIBLE_MS, "they came again after " + (System.currentTimeMillis() - popped) + " ms");
+        equal(bodies.subList(2, 4), texts(late), "what comes when its time is over");
+        equal(List.of(1, 1), counts(late), "their counts");
+        for (MessageExt message : late.messages()) {
+            check(pops.acknowledge(queue, message), "it is not acknowledged");
+        }
+        OrderPop.Given last = pops.pop(queue, "fifth", 9, ORDER_INVISIBLE_MS);
+        equal(bodies.subList(4, 6), texts(last), "the last two");
+        for (MessageExt message : last.messages()) {
+            check(pops.acknowledge(queue, message), "it is not acknowledged");
+        }
+        equal(List.of(), texts(pops.pop(queue, "sixth", 9, ORDER_INVISIBLE_MS)), "what is left");
+    }
+
+    private static OrderPop.Given awaitGiven(OrderPop pops, MessageQueue queue, String attempt, long invisibleMs) throws Exception {
+        List<OrderPop.Given> given = new ArrayList<>();
+        await("messages to come again", 30, () -> {
+            OrderPop.Given now = pops.pop(queue, attempt, 2, invisibleMs);
+            return !now.messages().isEmpty() && given.add(now);
+        });
+        return given.get(0);
+    }
+
+    private static List<String> texts(OrderPop.Given given) {
+        return given.messages().stream().map(Env::text).toList();
+    }
+
+    private static List<Integer> counts(OrderPop.Given given) {
+        return given.messages().stream().map(MessageExt::getReconsumeTimes).toList();
     }
 
     /** A message that fails comes again, each time after a pause and with its count, until it succeeds. */
