@@ -71,6 +71,7 @@ final class Kills {
         KillsSending.register(scenarios);
         KillsGroups.register(scenarios);
         KillsPopOrder.register(scenarios);
+        KillsRetention.register(scenarios);
     }
 
     static boolean isOver() {
