@@ -21,6 +21,8 @@ start_cluster() { # BIN BASE_PORT ARGS…
   while [ $tries -gt 0 ]; do
     tries=$((tries - 1))
     port=${base_port:-$((12000 + RANDOM % 180 * 100))}
+    # Of a try before, which would not let this one have other ports.
+    rm -rf "$work/data"
     "$binary" dev --json --base-port "$port" "$@" >"$work/dev.json" 2>"$work/dev.log" </dev/null &
     cluster_pid=$!
     for _ in $(seq 300); do
