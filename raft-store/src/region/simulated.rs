@@ -23,6 +23,8 @@ use crate::options::Preparation;
 
 /// Where the disk seems to be.
 const ROOT: &str = "/simulated";
+/// How long a sync is held at most.
+const HELD_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// What happened to the disk, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -214,7 +216,7 @@ impl SimulatedDisk {
         self.shared.faults.lock().broken_creates = true;
     }
 
-    /// Makes syncs wait until [`SimulatedDisk::release_syncs`].
+    /// Makes syncs wait until [`SimulatedDisk::release_syncs`], or for a while.
     pub(crate) fn hold_syncs(&self, name: &str) {
         self.shared.faults.lock().hold = Some(name.into());
     }
@@ -515,8 +517,12 @@ impl Region for SimulatedFile {
             while faults.hold.as_ref().is_some_and(|name| self.name.starts_with(name.as_str())) {
                 faults.held += 1;
                 self.shared.changed.notify_all();
-                self.shared.changed.wait(&mut faults);
+                // A test that waits for what this holds up fails, rather than waiting for ever.
+                let late = self.shared.changed.wait_for(&mut faults, HELD_TIME_MAX).timed_out();
                 faults.held -= 1;
+                if late {
+                    break;
+                }
                 if faults.let_through > 0 {
                     faults.let_through -= 1;
                     self.shared.changed.notify_all();

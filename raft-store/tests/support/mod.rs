@@ -64,7 +64,19 @@ pub struct Store {
     pub storage: LogStorage<Config>,
     pub view: LogView,
     pub recovered: Recovered,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
+}
+
+/// Runs what does not block, one thing at a time.
+struct Runtime(tokio::runtime::Runtime);
+
+/// What takes longer never ends: the test has failed.
+const LONG: std::time::Duration = std::time::Duration::from_secs(120);
+
+impl Runtime {
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.0.block_on(async { tokio::time::timeout(LONG, future).await.expect("it never ends") })
+    }
 }
 
 impl Store {
@@ -74,7 +86,7 @@ impl Store {
 
     pub fn new(opened: Opened<Config>) -> Self {
         let Opened { storage, view, recovered } = opened;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = Runtime(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
         Self { storage, view, recovered, runtime }
     }
 
