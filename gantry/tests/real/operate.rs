@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::cluster::{Cluster, gantry, poll};
+use super::cluster::{Cluster, gantry, http, is_alive, poll};
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -57,6 +58,55 @@ fn leaders_are_seen_moved_drained_and_balanced() {
     let events = cluster_json(&cluster, &["events"]);
     let drains = events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "drained").count();
     assert_eq!(drains, 2, "{events}");
+    cluster.stop();
+}
+
+/// Forwarding lasts until the second signal.
+const FORWARD_FOR_EVER: &str = "node.stop_forward_time=1h";
+
+#[test]
+fn a_node_that_stops_under_load_is_alive_and_not_ready_until_it_ends() {
+    let mut cluster = Cluster::start(&["--groups", "1", "--set", FORWARD_FOR_EVER]);
+    let node = cluster.leader_of("broker-a");
+    let (addr, pid) = (cluster.http_of(&node), cluster.pid_of(&node).unwrap());
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    poll(Duration::from_secs(60), "ready", || (http(&addr, "GET /health/ready", &addr).0 == 200).then_some(()));
+    let args = ["verify", "--topic", "checked", "--count", "2000", "--rate", "200", "--output", "json"];
+    let verify = cluster.spawn(&args);
+    poll(Duration::from_secs(60), "messages under way", || {
+        let topic: Value = cluster.try_json(&["topic", "describe", "checked"])?;
+        let stored: i64 = topic.as_array()?.iter().map(|queue| queue["max_offset"].as_i64().unwrap()).sum();
+        (stored > 100).then_some(())
+    });
+
+    kill_process(pid, Signal::TERM).unwrap();
+    let health = |path: &str| {
+        let (code, body) = http(&addr, &format!("GET /health/{path}"), &addr);
+        (code, serde_json::from_str::<Value>(&body).unwrap()["health"].as_str().unwrap().to_owned())
+    };
+    poll(Duration::from_secs(60), "not ready", || (health("ready").0 == 503).then_some(()));
+    // From now on until it ends.
+    let drains = || {
+        let (live, ready) = (health("live"), health("ready"));
+        assert_eq!((live.0, ready.0), (200, 503), "{live:?} {ready:?}");
+        assert!(live.1.contains("stopping: requests are forwarded") && ready.1 == live.1, "{live:?} {ready:?}");
+    };
+    drains();
+    let next = poll(Duration::from_secs(60), "another leader", || {
+        drains();
+        Some(cluster.leader_of("broker-a")).filter(|leader| *leader != node)
+    });
+    assert_eq!(http(&cluster.http_of(&next), "GET /health/ready", "localhost").0, 200);
+    let output = verify.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let verdict: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = ["acked", "unknown", "lost"].map(|name| verdict[name].as_u64());
+    assert_eq!(figures, [Some(2_000), Some(0), Some(0)], "{verdict}");
+    drains();
+
+    kill_process(pid, Signal::TERM).unwrap();
+    let number = u64::from(pid.as_raw_nonzero().get().unsigned_abs());
+    poll(Duration::from_secs(60), "it ends", || (!is_alive(number)).then_some(()));
     cluster.stop();
 }
 
