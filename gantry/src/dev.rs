@@ -241,6 +241,16 @@ impl Driver {
         Ok((leader, other.context("the cluster must have three nodes")?.name.clone()))
     }
 
+    /// The node of a cluster that has one, and where it answers over HTTP.
+    pub(crate) fn only_node(&self) -> Result<(String, std::net::SocketAddr)> {
+        let view = self.view()?;
+        let mut nodes = view.processes.iter().filter_map(|process| Some((process.name.clone(), process.http?)));
+        match (nodes.next(), nodes.next(), view.groups.len()) {
+            (Some(node), None, 1) => Ok(node),
+            _ => bail!("the cluster must have one node and one group: gantry dev --nodes 1 --groups 1"),
+        }
+    }
+
     /// Where the leader answers over HTTP, and the group.
     pub(crate) fn leader_http(&self) -> Result<(std::net::SocketAddr, String)> {
         let view = self.view()?;
@@ -248,6 +258,10 @@ impl Driver {
         let leader = view.processes.iter().find(|process| Some(&process.name) == group.leader.as_ref());
         let addr = leader.and_then(|leader| leader.http).context("nobody leads at the moment")?;
         Ok((addr, group.name.clone()))
+    }
+
+    pub(crate) fn stop(&self, node: &str) -> Result<()> {
+        self.act(Action::Stop, node)
     }
 
     pub(crate) fn kill(&self, node: &str) -> Result<()> {

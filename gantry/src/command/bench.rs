@@ -3,6 +3,7 @@
 mod catch_up;
 mod clients;
 mod holds;
+mod restart;
 mod routes;
 
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ pub(crate) enum BenchCommand {
     Wake(WakeArgs),
     /// Measure what producers feel while a follower of a `gantry dev` is sent gigabytes that it lacks
     CatchUp(catch_up::CatchUpArgs),
+    /// Fill the log of a `gantry dev` of one node, stop and kill it, and measure how soon it serves again
+    Restart(restart::RestartArgs),
     /// Ask every name server for the routes of all topics
     Routes(routes::RoutesArgs),
     /// Connect many consumers, and see that they stay
@@ -118,6 +121,7 @@ pub(crate) async fn run(command: BenchCommand, cluster: &ClusterArgs, format: Fo
         BenchCommand::Consume(args) => consume(&cluster, args, format).await,
         BenchCommand::Wake(args) => wake(&cluster, args, format).await,
         BenchCommand::CatchUp(args) => catch_up::run(&cluster, args, format).await,
+        BenchCommand::Restart(args) => restart::run(&cluster, args, format).await,
         BenchCommand::Routes(args) => routes::run(&cluster, &args, format).await,
         BenchCommand::Clients(args) => clients::run(&cluster, args, format).await,
         BenchCommand::Holds(args) => holds::run(&cluster, args, format).await,
