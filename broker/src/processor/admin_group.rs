@@ -68,7 +68,9 @@ impl Group {
 
     pub(super) async fn delete_group(&self, request: &RemotingCommand) -> Outcome {
         let header = DeleteSubscriptionGroupRequest::decode(request)?;
-        self.remove_group(header.group, header.clean_offset).await?;
+        // Tools of 4.9 have another name for it.
+        let clean_offset = header.clean_offset || request.ext.get("removeOffset") == Some("true");
+        self.remove_group(header.group, clean_offset).await?;
         Ok(success(request))
     }
 
