@@ -5,6 +5,7 @@ import static gantry.compat.Tool.check;
 import static gantry.compat.Tool.equal;
 import static gantry.compat.Tool.rows;
 
+import java.io.IOException;
 import java.lang.reflect.Field;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -118,8 +119,13 @@ final class Groups {
         String one = tool.attempt("consumerStatus", "-g", on.group, "-i", on.clientId(), "-s");
         equal(on.brokerNames.size() * Fixture.QUEUES, rows(one, row -> row.length == 4 && row[0].equals(on.topic)).size(), "offsets of queues", one);
         check(one.contains("#Consumer jstack#") && one.contains("ConsumeMessageThread_"), "threads of the client", one);
-        for (Path file : List.of(Path.of(printed.lines().map(line -> line.trim().split("\\s+")).filter(row -> row.length > 3 && row[1].equals(on.clientId()))
-            .findFirst().orElseThrow()[3]))) {
+        deleteFiles(printed, on.clientId());
+    }
+
+    /** Deletes what consumerStatus has written about a client, as it says. */
+    static void deleteFiles(String printed, String clientId) throws IOException {
+        for (String[] row : rows(printed, row -> row.length > 3 && row[1].equals(clientId))) {
+            Path file = Path.of(row[3]);
             Files.deleteIfExists(file);
             Files.deleteIfExists(file.getParent());
         }

@@ -8,7 +8,10 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** Runs mqadmin's commands as its script does and checks what they print; exits with 1 if any fails. */
+/**
+ * Runs mqadmin's commands as its script does and checks what they print; exits with 1 if any fails. With
+ * -Dcompat.kills=SECONDS it does so in a cluster whose leaders are killed for so long.
+ */
 public final class Mqadmin {
     /** Commands that look into files of RocketMQ's own and ask no broker. */
     private static final Set<String> LOCAL = Set.of("dumpCompactionLog", "exportMetadataInRocksDB");
@@ -34,11 +37,27 @@ public final class Mqadmin {
         Files.createDirectory(home.resolve("conf"));
         Files.writeString(home.resolve("conf/logback_tools.xml"), "<configuration><root level=\"OFF\"/></configuration>\n");
         System.setProperty("rocketmq.home.dir", home.toString());
-        boolean passed = new Mqadmin(args[0]).runAll();
+        Mqadmin mqadmin = new Mqadmin(args[0]);
+        boolean passed = Integer.getInteger("compat.kills") == null ? mqadmin.runAll() : mqadmin.runWithKills();
         Files.delete(home.resolve("conf/logback_tools.xml"));
         Files.delete(home.resolve("conf"));
         Files.delete(home);
         System.exit(passed ? 0 : 1);
+    }
+
+    private boolean runWithKills() {
+        long started = System.nanoTime();
+        try {
+            String figures = new Kills(on).run();
+            console.printf("PASS kills_admin (%.1f s; %s)%n", (System.nanoTime() - started) / 1e9, figures);
+            return true;
+        } catch (Exception | AssertionError e) {
+            console.printf("FAIL kills_admin %s (%.1f s)%n", String.valueOf(e.getMessage()).replaceAll("\\s+", " "), (System.nanoTime() - started) / 1e9);
+            e.printStackTrace();
+            return false;
+        } finally {
+            on.stop();
+        }
     }
 
     /** The steps build on each other: a topic is made, filled, consumed, looked at, and deleted. */
