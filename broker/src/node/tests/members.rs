@@ -181,6 +181,17 @@ impl Nodes {
         soon(text, outside).await;
     }
 
+    /// Waits until a node has shown its token and has been made a learner.
+    async fn is_let_in(&self, at: u64) {
+        let name = format!("n{at}");
+        let let_in = async {
+            while !self.leader().await.raft.metrics().members.values().any(|member| member.node == name) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon("it is let in", let_in).await;
+    }
+
     /// The names of the voters, as the leader knows them.
     async fn voters(&self) -> BTreeSet<String> {
         let metrics = self.leader().await.raft.metrics();
@@ -325,6 +336,7 @@ async fn an_operation_goes_on_under_another_leader_and_is_turned_back_on_request
     let begun = nodes.begin(order.clone()).await;
     let id = id_of(&begun);
     nodes.join(4, &[1], &begun.join_tokens[0].line).await;
+    nodes.is_let_in(4).await;
     nodes.load.more(20).await;
     // Another leader goes on with what the log says.
     let first = nodes.leader_node().await;
