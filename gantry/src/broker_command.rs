@@ -10,10 +10,11 @@ use clap::Args;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
+use crate::closer::Closer;
 use crate::exit_code::ExitCode;
 use crate::logging::{self, LogArgs};
 use crate::stop_signal::{Stop, StopSignal};
-use crate::{inherited, memory_holder, supervise};
+use crate::{inherited, supervise};
 
 #[derive(Debug, Args)]
 pub(crate) struct BrokerArgs {
@@ -49,7 +50,9 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
     let options = Options::load(&args.config).context(ExitCode::BadConfig)?;
     logging::start(&args.log, &options.log)?;
     let inherited = inherited::take()?;
-    memory_holder::start().context("the process that keeps the memory of a killed broker")?;
+    let client_ports = options.groups.iter().map(|group| group.client_listen.port()).collect();
+    let _closer = Closer::start(client_ports)
+        .inspect_err(|error| tracing::warn!(%error, "a kill of this broker will be noticed later than it could be"));
     let runtime = crate::runtime()?;
     let result = runtime.block_on(async {
         let (accepting, accepts) = oneshot::channel();

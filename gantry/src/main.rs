@@ -1,6 +1,7 @@
 //! The one binary: broker nodes, name servers, a development cluster, and the tools of an operator.
 
 mod broker_command;
+mod closer;
 mod cluster;
 mod command;
 mod dev;
@@ -9,7 +10,7 @@ mod http_get;
 mod inherited;
 mod load;
 mod logging;
-mod memory_holder;
+
 mod message_view;
 mod namesrv_command;
 mod namesrv_http;

@@ -4,6 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -25,6 +26,10 @@ pub(crate) const KIND: SlotKind = SlotKind {
 
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
+
+/// How long the lock of a process that has ended may still be there: what it had open is closed a little after its death.
+const RELEASE_TIME: Duration = Duration::from_secs(1);
+const RELEASE_POLL: Duration = Duration::from_millis(1);
 
 const NAME_BYTES_MAX: usize = 255;
 
@@ -356,11 +361,7 @@ pub(crate) fn lock(dir: &Path) -> Result<DirLock> {
         .truncate(false)
         .open(&path)
         .map_err(|e| Error::io("opening", &path, e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(DirLock(file)),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(e)) => Err(Error::io("locking", &path, e)),
-    }
+    take(file, dir)
 }
 
 /// The same without changing anything in the directory: a store that was never started has no lock to take.
@@ -371,10 +372,18 @@ pub(crate) fn lock_unchanged(dir: &Path) -> Result<Option<DirLock>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("opening", &path, error)),
     };
-    match file.try_lock() {
-        Ok(()) => Ok(Some(DirLock(file))),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(e)) => Err(Error::io("locking", &path, e)),
+    take(file, dir).map(Some)
+}
+
+fn take(file: File, dir: &Path) -> Result<DirLock> {
+    let asked = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(DirLock(file)),
+            Err(TryLockError::WouldBlock) if asked.elapsed() < RELEASE_TIME => std::thread::sleep(RELEASE_POLL),
+            Err(TryLockError::WouldBlock) => return Err(Error::Locked { dir: dir.to_owned() }),
+            Err(TryLockError::Error(e)) => return Err(Error::io("locking", dir.join(LOCK), e)),
+        }
     }
 }
 

@@ -33,12 +33,18 @@ use crate::connection::Side;
 /// on an inherited socket.
 const BACKLOG: i32 = 1_024;
 
-/// A listening socket at `address` that a restarted process can bind again at once.
+/// How long the listening socket of a process that has ended may still be there: what it had open is closed a little after
+/// its death.
+const RELEASE_TIME: Duration = Duration::from_secs(1);
+const RELEASE_POLL: Duration = Duration::from_millis(1);
+
+/// A listening socket at `address` that a restarted process can bind again at once. Waits up to a second, without giving
+/// the thread away, for one that is still there.
 ///
 /// # Errors
 /// [`Error::Io`] when the address cannot be bound.
 pub fn bind(address: SocketAddr) -> Result<std::net::TcpListener> {
-    let bind = || {
+    let bind = || -> io::Result<std::net::TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
@@ -46,7 +52,15 @@ pub fn bind(address: SocketAddr) -> Result<std::net::TcpListener> {
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
-    bind().map_err(|source| Error::Io { doing: "bind a listening socket", source })
+    let asked = Instant::now();
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && asked.elapsed() < RELEASE_TIME => {
+                std::thread::sleep(RELEASE_POLL);
+            }
+            bound => return bound.map_err(|source| Error::Io { doing: "bind a listening socket", source }),
+        }
+    }
 }
 
 /// A server that is not started yet.

@@ -1,7 +1,8 @@
 //! Client ports over the death of a broker, and what becomes of them when nobody comes back.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ fn a_crashed_broker_refuses_nobody_and_a_killed_node_everybody() {
 
     // The loss of the machine is another thing.
     cluster.dev(&["kill", &leader]);
-    assert_eq!(knock(port), Err(ErrorKind::ConnectionRefused));
+    await_refusal(port);
     assert!(!is_alive(after));
     assert_eq!(cluster.state_of(&leader), "stopped");
     cluster.dev(&["start", &leader]);
@@ -64,24 +65,65 @@ fn a_paused_node_is_paused_whole() {
 }
 
 #[test]
-fn what_keeps_the_memory_of_a_broker_has_none_of_its_sockets_and_ends_with_it() {
+fn a_killed_broker_ends_the_streams_of_its_clients_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::new(dir.path());
     let mut supervisor = node.supervise(Path::new(env!("CARGO_BIN_EXE_gantry")), &["--bootstrap"]);
     let broker = node.await_broker(&supervisor);
-    let holder = poll(SOON, "a process of the broker's", || child_of(broker));
-    poll(SOON, "nothing but the pipe is open there", || {
-        let open = std::fs::read_dir(format!("/proc/{holder}/fd")).unwrap().count();
-        let name = std::fs::read_to_string(format!("/proc/{holder}/comm")).unwrap();
-        (open == 1 && name == "memory-holder\n").then_some(())
-    });
+    let closer = poll(SOON, "the process that closes what is left", || child_of(broker));
+    let name = std::fs::read_to_string(format!("/proc/{closer}/comm")).unwrap();
+    assert_eq!(name, "gantry-closer\n");
     // A group's signal must end the broker first.
-    let holder_pid = Pid::from_raw(i32::try_from(holder).unwrap());
-    assert_eq!(rustix::process::getpgid(holder_pid).ok(), holder_pid);
+    let closer_pid = Pid::from_raw(i32::try_from(closer).unwrap());
+    assert_eq!(rustix::process::getpgid(closer_pid).ok(), closer_pid);
+
+    let mut clients = [node.client, node.client].map(|port| TcpStream::connect(port).unwrap());
+    let mut peer = TcpStream::connect(node.raft).unwrap();
+    for stream in clients.iter().chain([&peer]) {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+    }
+    // Whoever is answered has been accepted, and does not wait for the next broker.
+    for client in &mut clients {
+        let header = br#"{"code":0,"flag":0,"language":"JAVA","opaque":1,"version":0}"#;
+        let length = u8::try_from(header.len()).unwrap();
+        client.write_all(&[&[0, 0, 0, length + 4, 0, 0, 0, length], header.as_slice()].concat()).unwrap();
+        let mut length = [0; 4];
+        client.read_exact(&mut length).unwrap();
+        client.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize]).unwrap();
+    }
+    // What it has not read when it dies makes the kernel reset the connection.
+    signal(broker, Signal::STOP);
+    for client in &mut clients {
+        client.write_all(&[0, 0]).unwrap();
+    }
     kill(broker);
-    poll(SOON, "it ends", || (!is_alive(holder)).then_some(()));
+    for client in &mut clients {
+        let mut last = Vec::new();
+        client.read_to_end(&mut last).unwrap();
+        // One frame that is none, at which a Java client closes by itself.
+        assert_eq!(last, b"\0\0\0\x06\0\0\0\x02][");
+        // Whoever has not seen it yet still writes.
+        client.write_all(&[0, 0]).unwrap();
+    }
+    let ended = peer.read(&mut [0]).map_err(|error| error.kind());
+    assert!(matches!(ended, Ok(0) | Err(ErrorKind::ConnectionReset)), "{ended:?}");
+    drop(clients);
+    poll(SOON, "it ends", || (!is_alive(closer)).then_some(()));
+
+    // Clients that never close do not keep it.
+    let broker = node.await_broker(&supervisor);
+    let closer = poll(SOON, "another one", || child_of(broker));
+    let client = TcpStream::connect(node.client).unwrap();
+    kill(broker);
+    poll(SOON, "it ends", || (!is_alive(closer)).then_some(()));
+    drop(client);
+
+    // A broker that ends by itself has no use for it.
+    let broker = node.await_broker(&supervisor);
+    let closer = poll(SOON, "another one", || child_of(broker));
     kill_process(Pid::from_child(&supervisor), Signal::TERM).unwrap();
-    supervisor.wait().unwrap();
+    assert!(supervisor.wait().unwrap().success());
+    assert!(!is_alive(closer));
 }
 
 #[test]
@@ -93,7 +135,7 @@ fn a_broker_goes_with_its_supervisor() {
     supervisor.kill().unwrap();
     supervisor.wait().unwrap();
     poll(SOON, "the broker ends as well", || (!is_alive(broker)).then_some(()));
-    assert_eq!(knock(node.client), Err(ErrorKind::ConnectionRefused));
+    await_refusal(node.client);
 
     // By a signal, in order; the exit code is the broker's.
     let mut supervisor = node.supervise(Path::new(env!("CARGO_BIN_EXE_gantry")), &[]);
@@ -115,7 +157,7 @@ fn ports_close_while_there_is_no_program_to_start() {
     let away = dir.path().join("elsewhere");
     rename(&program, &away);
     kill(broker);
-    poll(SOON, "the port closes", || (knock(node.client) == Err(ErrorKind::ConnectionRefused)).then_some(()));
+    await_refusal(node.client);
     rename(&away, &program);
     let other = node.await_broker(&supervisor);
     assert_ne!(other, broker);
@@ -134,7 +176,7 @@ fn ports_close_while_the_broker_dies_at_once() {
     rename(&queues, &away);
     std::fs::write(&queues, "no directory").unwrap();
     kill(broker);
-    poll(SOON, "the port closes", || (knock(node.client) == Err(ErrorKind::ConnectionRefused)).then_some(()));
+    await_refusal(node.client);
     assert!(supervisor.try_wait().unwrap().is_none(), "it goes on trying");
     std::fs::remove_file(&queues).unwrap();
     rename(&away, &queues);
@@ -161,6 +203,7 @@ struct Node {
     config: PathBuf,
     client: SocketAddr,
     http: SocketAddr,
+    raft: SocketAddr,
 }
 
 impl Node {
@@ -178,7 +221,7 @@ impl Node {
             dir.join("data")
         );
         std::fs::write(&config, text).unwrap();
-        Self { config, client, http }
+        Self { config, client, http, raft }
     }
 
     fn command(&self, program: &Path, args: &[&str]) -> Command {
@@ -188,8 +231,8 @@ impl Node {
         command
     }
 
-    fn supervise(&self, program: &Path, args: &[&str]) -> Child {
-        self.command(program, args).spawn().unwrap()
+    fn supervise(&self, program: &Path, args: &[&str]) -> Supervisor {
+        Supervisor(self.command(program, args).spawn().unwrap())
     }
 
     /// Waits until the broker leads, and returns its process.
@@ -207,6 +250,30 @@ impl Node {
             std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
         let mut processes = numbers.filter_map(|number| number.parse::<u64>().ok());
         processes.find(|process| stat(*process).is_some_and(|stat| stat.1 == supervisor && stat.0 != 'Z')).unwrap()
+    }
+}
+
+/// Ends with the test, whatever becomes of that.
+struct Supervisor(Child);
+
+impl Deref for Supervisor {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Supervisor {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        let _ = self.wait();
     }
 }
 
@@ -249,7 +316,16 @@ fn rename(from: &Path, to: &Path) {
 }
 
 fn kill(process: u64) {
-    kill_process(Pid::from_raw(i32::try_from(process).unwrap()).unwrap(), Signal::KILL).unwrap();
+    signal(process, Signal::KILL);
+}
+
+fn signal(process: u64, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(process).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// What a killed broker had open is closed a little after its death.
+fn await_refusal(port: SocketAddr) {
+    poll(SOON, "the port closes", || (knock(port) == Err(ErrorKind::ConnectionRefused)).then_some(()));
 }
 
 fn client_port(cluster: &Cluster, node: &str) -> SocketAddr {
