@@ -105,6 +105,8 @@ pub struct Options {
     pub broker: BrokerOptions,
     /// What `/metrics` says.
     pub metrics: MetricsOptions,
+    /// Where spans of messages go.
+    pub tracing: TracingOptions,
     /// What is logged, and how.
     pub log: LogOptions,
 }
@@ -286,6 +288,17 @@ pub struct BrokerOptions {
 pub struct MetricsOptions {
     /// Most topics, and most pairs of topic and consumer group, that metrics of a group name.
     pub names_max: usize,
+}
+
+/// `[tracing]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TracingOptions {
+    /// Address of an OpenTelemetry collector; none: nothing is followed.
+    pub endpoint: Option<String>,
+    /// How many of the messages are followed whose clients do not say, from 0 to 1.
+    pub sample_ratio: f64,
+    /// What spans name as their service.
+    pub service_name: String,
 }
 
 /// `[log]`. What a command line or the environment says comes before it.

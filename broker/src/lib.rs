@@ -17,3 +17,4 @@ pub mod retention;
 pub mod sequencer;
 pub mod state_machine;
 pub mod store;
+pub mod trace;

@@ -62,6 +62,7 @@ use crate::peer::{PeerHub, PeerHubOptions};
 use crate::raft::CatchUpRate;
 use crate::registration::{Registration, RegistrationHandle, RegistrationOptions};
 use crate::retention::{Pressure, WatchedClock};
+use crate::trace::Tracer;
 
 /// How often requests that wait for a starting group are looked at.
 const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
@@ -168,6 +169,12 @@ pub enum StartError {
         /// Why.
         source: Box<crate::raft::AdminError>,
     },
+    /// Messages cannot be traced.
+    #[error("{why}")]
+    Tracing {
+        /// Why.
+        why: String,
+    },
     /// A task that started a group ended without a result.
     #[error("group {group}: its start panicked")]
     Panicked {
@@ -195,6 +202,7 @@ pub struct Node {
     http_stop: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
+    tracer: Option<Tracer>,
 }
 
 /// What HTTP, tasks and the node itself look at.
@@ -241,6 +249,7 @@ impl Node {
             .map_err(|(limit, needed)| StartError::Descriptors { limit, needed })?;
         let dir = &options.node.data_dir;
         std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { dir: dir.clone(), source })?;
+        let tracer = Tracer::start(&options.tracing, &options.node.name).map_err(|why| StartError::Tracing { why })?;
         let listeners = bind(&options, ports.inherited)?;
         make_ballast(&options);
         let cold_reads = Arc::new(raft_store::ReadBudget::new(options.storage.cold_read_rate));
@@ -287,6 +296,7 @@ impl Node {
             registration,
             stop,
             tasks,
+            tracer,
         };
         let started = match node.serve_clients(listeners.clients) {
             Ok(()) => {
@@ -388,6 +398,7 @@ impl Node {
             drop_expired: self.shared.retention.wanted(),
             events: self.shared.events.clone(),
             drained: self.shared.drain.subscribe(),
+            tracer: self.tracer.clone(),
         };
         let mut starting = tokio::task::JoinSet::new();
         for group in &self.shared.groups {
@@ -499,6 +510,9 @@ impl Node {
         self.tasks.wait().await;
         futures::future::join_all(self.shared.groups.iter().map(|group| group.close())).await;
         self.hub.shutdown().await;
+        if let Some(tracer) = &self.tracer {
+            tracer.close().await;
+        }
         self.http_stop.cancel();
         if tokio::time::timeout(HTTP_TIME_MAX, &mut self.http).await.is_err() {
             self.http.abort();

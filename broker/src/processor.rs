@@ -34,6 +34,7 @@ mod consume_stats;
 mod delay;
 pub(crate) mod filter;
 mod follower_read;
+mod journey;
 mod live_settings;
 mod lock;
 pub(crate) mod metrics;
@@ -87,6 +88,7 @@ use crate::raft::GroupRaft;
 use crate::sequencer::Sequencer;
 use crate::state_machine::{StateMachine, StateReader};
 use crate::store::{ArrivalListener, MessageStore};
+use crate::trace::GroupTracer;
 
 pub(crate) use self::admin_group::Reset;
 pub use self::filter::{MessageFilter, SqlFilter};
@@ -157,6 +159,8 @@ pub struct GroupParts {
     pub disk: watch::Receiver<DiskState>,
     /// Told when a tool wants old segments dropped, whatever the hour.
     pub drop_expired: Arc<Notify>,
+    /// Who follows messages, if anybody does.
+    pub tracer: Option<GroupTracer>,
 }
 
 /// The parked pulls of a group. Made before the message store, which wakes them.
@@ -199,6 +203,7 @@ pub(crate) struct Shared {
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) disk: watch::Receiver<DiskState>,
     pub(crate) drop_expired: Arc<Notify>,
+    pub(crate) tracer: Option<GroupTracer>,
     pub(crate) clients: ClientTable<Connection>,
     pub(crate) offsets: OffsetBuffer,
     pub(crate) pop_steps: PopSteps,
@@ -250,6 +255,7 @@ impl Group {
             registrar: parts.registrar,
             disk: parts.disk,
             drop_expired: parts.drop_expired,
+            tracer: parts.tracer,
             clients: ClientTable::new(TableLimits::default(), now.instant),
             offsets: OffsetBuffer::default(),
             pop_steps: PopSteps::default(),

@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::raft::{GroupRaft, ProposeError, Role, SnapshotData, TypeConfig};
 use crate::state_machine::{ApplyReply, MessageOutcome};
+use crate::trace::Passage;
 
 /// How often the time limit of packs in flight is looked at.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
@@ -68,6 +69,8 @@ type DoneFn = Box<dyn for<'a> FnOnce(AppendResult<'a>) + Send>;
 struct Waiting {
     records: Bytes,
     count: u32,
+    /// Told how it goes on, if these messages are followed.
+    passage: Option<Arc<Passage>>,
     done: DoneFn,
 }
 
@@ -84,6 +87,7 @@ struct Queue {
 /// One part of a pack: how many records, and who waits.
 struct Part {
     count: u32,
+    passage: Option<Arc<Passage>>,
     done: DoneFn,
 }
 
@@ -158,6 +162,17 @@ impl Sequencer {
     /// Never blocks. `done` is called exactly once: here if the records are refused, else on the task that applies the
     /// entry, so it must be quick. Records are appended in the order of the calls.
     pub fn append(&self, records: Bytes, count: u32, done: impl for<'a> FnOnce(AppendResult<'a>) + Send + 'static) {
+        self.append_followed(records, count, None, done);
+    }
+
+    /// [`Sequencer::append`] of messages whose way is noted in `passage`.
+    pub(crate) fn append_followed(
+        &self,
+        records: Bytes,
+        count: u32,
+        passage: Option<Arc<Passage>>,
+        done: impl for<'a> FnOnce(AppendResult<'a>) + Send + 'static,
+    ) {
         let bytes = records.len();
         let reason = {
             let mut queue = self.shared.queue.lock();
@@ -168,7 +183,7 @@ impl Sequencer {
                 "busy: too many bytes in flight"
             } else {
                 queue.bytes_in_flight = bytes_in_flight;
-                queue.waiting.push(Waiting { records, count, done: Box::new(done) });
+                queue.waiting.push(Waiting { records, count, passage, done: Box::new(done) });
                 if std::mem::take(&mut queue.idle) {
                     self.shared.wake.notify_one();
                 }
@@ -259,6 +274,9 @@ async fn run(shared: Arc<Shared>, role: watch::Receiver<Role>, log: impl Log, st
         number += 1;
         let proposed = Instant::now();
         let deadline = proposed + shared.options.timeout;
+        for passage in pack.parts.iter().filter_map(|part| part.passage.as_ref()) {
+            passage.proposed(proposed.into_std());
+        }
         shared.flight.lock().insert(number, InFlight { parts: pack.parts, proposed, deadline });
         *shared.packs.lock() += 1;
         let landing = Arc::clone(&shared);
@@ -289,13 +307,13 @@ fn take_pack(batch: &mut VecDeque<Waiting>, pack_bytes_max: usize, buffer: &mut 
     let mut parts = Vec::with_capacity(taken);
     if taken <= 1 {
         let waiting = batch.pop_front()?;
-        parts.push(Part { count: waiting.count, done: waiting.done });
+        parts.push(Part { count: waiting.count, passage: waiting.passage, done: waiting.done });
         return Some(Pack { payload: waiting.records, parts });
     }
     buffer.reserve(bytes);
     for waiting in batch.drain(..taken) {
         buffer.extend_from_slice(&waiting.records);
-        parts.push(Part { count: waiting.count, done: waiting.done });
+        parts.push(Part { count: waiting.count, passage: waiting.passage, done: waiting.done });
     }
     Some(Pack { payload: buffer.split().freeze(), parts })
 }
@@ -335,8 +353,14 @@ impl Shared {
                 self.commit_times.note(proposed.elapsed());
             }
             match result {
-                // The answers of one pack that go to one client leave in one write.
-                Ok((ApplyReply::Pack(reply), _)) => remoting::cork(|| split(parts, &reply.outcomes)),
+                Ok((ApplyReply::Pack(reply), log_id)) => {
+                    let messages = u32::try_from(reply.outcomes.len()).unwrap_or(u32::MAX);
+                    for passage in parts.iter().filter_map(|part| part.passage.as_ref()) {
+                        passage.landed(log_id.index.get(), messages);
+                    }
+                    // The answers of one pack that go to one client leave in one write.
+                    remoting::cork(|| split(parts, &reply.outcomes));
+                }
                 Ok((reply, log_id)) => {
                     tracing::error!(%log_id, ?reply, "a pack was not applied as a pack");
                     fail(parts, &ProposeError::unknown("the entry was not applied as a pack"));

@@ -51,6 +51,7 @@ mod tests;
 
 pub use command::Command;
 pub use group::GroupConfig;
+use reader::{Applying, Mark};
 pub use reader::{FlushSetting, StateReader, TopicChanges};
 pub use reply::{Appended, ApplyReply, CommandRefused, CommandReply, MessageOutcome, MessageRefused, PackReply};
 pub use state::{DataVersion, EntryId, Names, QueueLease};
@@ -118,6 +119,7 @@ struct Shared {
     cluster_id: [u8; 16],
     applied_end: Arc<AtomicU64>,
     apply_times: Arc<Times>,
+    apply_began: Arc<Mark>,
     flush: watch::Sender<Option<FlushSetting>>,
     /// The checkpoint that the next snapshot is to be.
     chosen: parking_lot::Mutex<Option<u64>>,
@@ -173,7 +175,10 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
     let applied_end = Arc::new(AtomicU64::new(started_behind.map_or(0, |id| id.index + 1)));
     let flush = watch::Sender::new(flush_setting(&state));
     let apply_times = Arc::new(Times::default());
-    let reader = StateReader::new(&state, Arc::clone(&applied_end), Arc::clone(&apply_times), flush.subscribe());
+    let apply_began = Arc::new(Mark::default());
+    let applying =
+        Applying { end: Arc::clone(&applied_end), times: Arc::clone(&apply_times), began: Arc::clone(&apply_began) };
+    let reader = StateReader::new(&state, applying, flush.subscribe());
 
     let dispatched = Arc::new(Dispatched::default());
     let physical_end = start.as_ref().map_or(0, |image| image.resume.position);
@@ -216,6 +221,7 @@ fn open_over(options: &StoreOptions, log: Arc<dyn Log>, listener: Arc<dyn Arriva
         cluster_id: options.cluster_id,
         applied_end,
         apply_times,
+        apply_began,
         flush,
         chosen: parking_lot::Mutex::new(None),
     });
@@ -411,6 +417,7 @@ impl<C: MachineConfig> RaftStateMachine<C> for StateMachine {
         let mut core = self.shared.core.lock().await;
         while let Some((entry, responder)) = entries.try_next().await? {
             let began = Instant::now();
+            self.shared.apply_began.note(began);
             let reply = self.shared.apply_entry(&mut core, entry).await?;
             self.shared.apply_times.note(began.elapsed());
             if let Some(responder) = responder {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::Stream;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -180,6 +180,7 @@ pub(crate) fn open_locked<C: StoreConfig>(
         scrubber,
         threads,
         lock: Mutex::new(lock),
+        stored: OnceLock::new(),
         #[cfg(feature = "faults")]
         under_way,
     });
@@ -368,8 +369,16 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStorage<C> {
             .collect();
         self.shared.queue.room(log.options.queued_bytes_max).await;
         log.reserve(&encoded).await?;
+        let last = encoded.last().map(|(id, ..)| id.index);
         let records = log.take(encoded)?;
-        let done = Box::new(move |result| callback.io_completed(result));
+        // Not by way of the store: the writer must never be the last to hold it.
+        let told = self.shared.stored.get().map(Arc::clone);
+        let done = Box::new(move |result: io::Result<()>| {
+            if let (Ok(()), Some(told), Some(last)) = (&result, told, last) {
+                told(last);
+            }
+            callback.io_completed(result);
+        });
         if self.shared.queue.push(Op::Write(Write {
             records,
             must_sync: must_sync || starts_sync.is_some(),

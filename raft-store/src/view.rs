@@ -1,6 +1,6 @@
 //! The broker's view of the log: reads, watermarks, notices.
 
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -28,9 +28,14 @@ pub(crate) struct Shared {
     pub(crate) threads: Mutex<Option<Threads>>,
     /// Let go when the store is closed: nothing is written afterwards.
     pub(crate) lock: Mutex<Option<DirLock>>,
+    /// Who wants to know of each append that Raft is told of, if anybody does.
+    pub(crate) stored: OnceLock<StoredFn>,
     #[cfg(feature = "faults")]
     pub(crate) under_way: Arc<crate::stall::UnderWay>,
 }
+
+/// Told of the last entry of an append.
+pub(crate) type StoredFn = Arc<dyn Fn(LogIndex) + Send + Sync>;
 
 impl std::fmt::Debug for LogView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -167,6 +172,13 @@ pub enum StopClass {
 impl LogView {
     fn log(&self) -> &Log {
         &self.shared.log
+    }
+
+    /// From now on `stored` is told the last entry of every append, as soon as it is kept as the flush mode says and
+    /// before Raft is told. It runs on the writer's thread, so it must be quick, and it must not hold this view. Only the first call counts.
+    pub fn tell_stored(&self, stored: impl Fn(LogIndex) + Send + Sync + 'static) {
+        // Whoever came first is told already.
+        let _ = self.shared.stored.set(Arc::new(stored));
     }
 
     /// Reads `bytes` bytes from `position` on, all of them inside one record's payload.

@@ -45,6 +45,26 @@ fn ci(root: &Path) -> Result<()> {
     cargo(root, &["fmt", "--all", "--check"])?;
     cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(root, &["test", "--workspace", "--locked"])?;
+    // What is built on request only.
+    cargo(
+        root,
+        &[
+            "clippy",
+            "-p",
+            "gantry",
+            "-p",
+            "broker",
+            "--features",
+            "otel",
+            "--lib",
+            "--tests",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
+    cargo(root, &["test", "-p", "broker", "--lib", "--features", "otel", "--locked", "--", "tracing", "trace"])?;
     run(Command::new(env!("CARGO")).current_dir(root).env("RUSTDOCFLAGS", "-D warnings").args([
         "doc",
         "--workspace",

@@ -9,7 +9,8 @@ use super::reader::Reader;
 use super::reference::{GROUP, MEMBER, SECTIONS, Section, TOKEN};
 use super::{
     BrokerOptions, ClusterOptions, ConfigError, FlushOptions, GroupOptions, HttpOptions, LogFormat, LogOptions,
-    MemberOptions, MetricsOptions, NodeOptions, Options, RaftOptions, RetentionOptions, StorageOptions, file,
+    MemberOptions, MetricsOptions, NodeOptions, Options, RaftOptions, RetentionOptions, StorageOptions, TracingOptions,
+    file,
 };
 use crate::delay_levels::DelayLevels;
 use crate::disk::DiskLimits;
@@ -78,6 +79,7 @@ fn options(reader: &mut Reader<'_>) -> Option<Options> {
         check_public(reader, node, http, &groups);
     }
     let metrics = reader.section(section("metrics"), &[]);
+    let tracing = reader.section(section("tracing"), &[]).map(|tracing| check_tracing(reader, tracing));
     let log = reader.section(section("log"), &[]).map(|log| check_log(reader, log));
     Some(Options {
         cluster: cluster?,
@@ -89,6 +91,7 @@ fn options(reader: &mut Reader<'_>) -> Option<Options> {
         raft: raft?,
         broker: broker?,
         metrics: metrics.map(|file::Metrics { names_max }| MetricsOptions { names_max })?,
+        tracing: tracing?,
         log: log?,
     })
 }
@@ -562,6 +565,25 @@ fn check_transactions(reader: &mut Reader<'_>, broker: &file::Broker) -> Transac
         }
     }
     TransactionSettings { timeout, check_interval, check_max: broker.transaction_check_max }
+}
+
+fn check_tracing(reader: &mut Reader<'_>, tracing: file::Tracing) -> TracingOptions {
+    let file::Tracing { endpoint, sample_ratio, service_name } = tracing;
+    if service_name.trim().is_empty() {
+        reader.wrong("tracing.service_name", "tracing.service_name is empty");
+    }
+    if let Some(endpoint) = &endpoint {
+        let uri: Option<axum::http::Uri> = endpoint.parse().ok();
+        let is_plain = |uri: &axum::http::Uri| uri.scheme_str() == Some("http") && uri.authority().is_some();
+        if !uri.as_ref().is_some_and(is_plain) {
+            let message = format!("tracing.endpoint is `{endpoint}`, and should be like http://127.0.0.1:4318");
+            reader.wrong("tracing.endpoint", message);
+        } else if !cfg!(feature = "otel") {
+            let message = "tracing.endpoint is set, and this program was built without the feature `otel`";
+            reader.wrong("tracing.endpoint", message);
+        }
+    }
+    TracingOptions { endpoint, sample_ratio, service_name }
 }
 
 fn check_log(reader: &mut Reader<'_>, log: file::Log) -> LogOptions {

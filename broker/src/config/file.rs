@@ -233,6 +233,20 @@ impl Default for Metrics {
     }
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Tracing {
+    pub(super) endpoint: Option<String>,
+    pub(super) sample_ratio: f64,
+    pub(super) service_name: String,
+}
+
+impl Default for Tracing {
+    fn default() -> Self {
+        Self { endpoint: None, sample_ratio: 0.01, service_name: "gantry".to_owned() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LogFormat {

@@ -255,6 +255,17 @@ fn check_kind(section: &Section, key: &Key, value: &DeValue<'_>) -> Result<(), S
             None => not("a duration with its unit, such as \"200ms\""),
         },
         Kind::Number(min, max) => number(value, min, max),
+        Kind::Fraction => {
+            let text = match value {
+                DeValue::Float(number) => number.as_str(),
+                DeValue::Integer(number) => number.as_str(),
+                _ => return not("a number from 0 to 1"),
+            };
+            match text.parse::<f64>() {
+                Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(()),
+                _ => Err(format!("{at} is {text}, allowed are 0 to 1")),
+            }
+        }
         Kind::Word(words) => match value.as_str() {
             Some(word) if words.contains(&word) => Ok(()),
             Some(word) => Err(format!("{at} is `{word}`{}", instead(word, words))),

@@ -48,6 +48,8 @@ pub enum Kind {
     Number(u64, u64),
     /// One of some words.
     Word(&'static [&'static str]),
+    /// A number from 0 to 1.
+    Fraction,
     /// A list of texts.
     Texts,
     /// A list of whole numbers within bounds.
@@ -323,6 +325,24 @@ pub const SECTIONS: &[Section] = &[
         )],
     },
     Section {
+        name: "tracing",
+        keys: &[
+            key(
+                "endpoint",
+                Kind::Text,
+                Unset("\"http://127.0.0.1:4318\""),
+                "OpenTelemetry collector (OTLP over HTTP) that spans of messages go to: docs/tracing.md",
+            ),
+            key(
+                "sample_ratio",
+                Kind::Fraction,
+                Default("0.01"),
+                "part of the messages to follow whose clients do not say; a client's traceparent comes first",
+            ),
+            key("service_name", Kind::Text, Default("\"gantry\""), "what spans name as their service"),
+        ],
+    },
+    Section {
         name: "log",
         keys: &[
             key(
@@ -516,6 +536,7 @@ fn key_schema(key: &Key) -> Value {
         Kind::Bool => json!({ "type": "boolean" }),
         Kind::Number(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Word(words) => json!({ "type": "string", "enum": words }),
+        Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         Kind::Numbers(min, max) => {
             json!({ "type": "array", "items": { "type": "integer", "minimum": min, "maximum": max } })

@@ -214,6 +214,7 @@ fn the_reference_has_every_key_and_no_other() {
         ("raft", accepted::<file::Raft>()),
         ("broker", accepted::<file::Broker>()),
         ("metrics", accepted::<file::Metrics>()),
+        ("tracing", accepted::<file::Tracing>()),
         ("log", accepted::<file::Log>()),
         ("group", accepted::<file::Group>()),
         ("group.member", accepted::<file::Member>()),
@@ -288,6 +289,7 @@ fn bounds_of_the_reference_are_those_of_the_check() {
                 Kind::Numbers(_, max) => vec![format!("[{}]", max + 1)],
                 Kind::Word(_) => vec!["\"zzz\"".to_owned()],
                 Kind::Bool => vec!["1".to_owned()],
+                Kind::Fraction => ["-0.1", "1.1", "nan", "\"1\""].map(str::to_owned).to_vec(),
                 Kind::Bytes | Kind::Duration => vec!["5".to_owned(), "\"5\"".to_owned(), "\"5 parsec\"".to_owned()],
                 Kind::Text | Kind::Texts => vec!["1".to_owned()],
             };

@@ -38,6 +38,7 @@ use crate::sequencer::{Sequencer, SequencerOptions};
 use crate::state_machine::command::{COMMAND_MAGIC, starts_sync};
 use crate::state_machine::{StateMachine, StateReader, StoreControl, TopicChanges, TopicConfig};
 use crate::store::{MessageStore, Replay, ReplayProgress, StoreOptions};
+use crate::trace::Tracer;
 
 /// Orders to a replica that wait; an operator gives one at a time.
 const ORDERS_MAX: usize = 4;
@@ -64,6 +65,7 @@ pub(super) struct Context {
     pub(super) drop_expired: Arc<Notify>,
     pub(super) events: EventLog,
     pub(super) drained: watch::Receiver<bool>,
+    pub(super) tracer: Option<Tracer>,
 }
 
 pub(super) struct NodeGroup {
@@ -665,6 +667,7 @@ impl NodeGroup {
             registrar: Arc::new(context.registration.clone()),
             disk: disk.subscribe(),
             drop_expired: Arc::clone(&context.drop_expired),
+            tracer: context.tracer.as_ref().map(|tracer| tracer.for_group(&log.view)),
         });
         retention.carry_by(Arc::new(group.clone()));
         let handler = Arc::new(GroupHandler::new(group.clone()));

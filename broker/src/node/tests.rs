@@ -9,6 +9,8 @@ mod metrics;
 mod rejoin;
 mod retire;
 mod stall;
+#[cfg(feature = "otel")]
+mod tracing;
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::answer::{Failure, Outcome, not_proposed};
 use super::filter::{self, FilterError, MessageFilter};
 use super::follower_read::ReadFrom;
+use super::journey::PullTimes;
 use super::offset_buffer::Key;
 use super::send::wire_offset;
 use super::{Group, now};
@@ -66,6 +67,22 @@ pub(crate) struct HeldPull {
     request: RemotingCommand,
     responder: Responder,
     task: PullTask,
+    /// When it was parked.
+    since: Instant,
+}
+
+impl PullTask {
+    pub(super) fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    pub(super) fn queue_id(&self) -> u32 {
+        self.queue_id
+    }
+
+    pub(super) fn group(&self) -> &GroupName {
+        &self.group
+    }
 }
 
 /// What the reader of a queue may conclude from what it finds.
@@ -143,17 +160,24 @@ impl Group {
         let hold = header
             .may_suspend()
             .then(|| Duration::from_millis(u64::try_from(header.suspend_timeout_millis).unwrap_or(0)).min(HOLD_MAX));
-        self.run_pull(request, responder, task, hold);
+        self.run_pull(request, responder, task, hold, None);
     }
 
     /// Reads, and answers, parks or asks further. A read that has to wait for the disk waits elsewhere.
-    fn run_pull(&self, request: RemotingCommand, responder: Responder, task: PullTask, hold: Option<Duration>) {
+    fn run_pull(
+        &self,
+        request: RemotingCommand,
+        responder: Responder,
+        task: PullTask,
+        hold: Option<Duration>,
+        parked: Option<Instant>,
+    ) {
         let began = Instant::now();
         if self.0.store.is_hot(&task.topic, task.queue_id, task.queue_offset) {
-            self.run_pull_here(request, responder, task, hold, began);
+            self.run_pull_here(request, responder, task, hold, parked, began);
         } else {
             let group = self.clone();
-            self.0.tasks.spawn_blocking(move || group.run_pull_here(request, responder, task, hold, began));
+            self.0.tasks.spawn_blocking(move || group.run_pull_here(request, responder, task, hold, parked, began));
         }
     }
 
@@ -163,6 +187,7 @@ impl Group {
         responder: Responder,
         task: PullTask,
         hold: Option<Duration>,
+        parked: Option<Instant>,
         began: Instant,
     ) {
         let found = match self.read_queue(&task) {
@@ -172,8 +197,12 @@ impl Group {
         match judge(task.queue_offset, &found, Authority::Doubtful) {
             Verdict::Answer(code, remark, next) => {
                 let answer = self.pull_answer(&request, &task, &found, code, remark, next);
+                let followed = self.0.tracer.as_ref().map(|_| (found.parts.clone(), Instant::now()));
                 responder.send_parts(answer, found.parts);
                 self.0.stats.pull_times.note(began.elapsed());
+                if let Some((parts, read)) = followed {
+                    self.end_pull(&task, &parts, &PullTimes { parked, began, read });
+                }
             }
             Verdict::Wait => match hold {
                 Some(hold) => self.park(request, responder, task, hold),
@@ -187,9 +216,9 @@ impl Group {
     pub(crate) fn resume(&self, held: Held) {
         match held {
             Held::Pull(held) => {
-                let HeldPull { request, responder, task } = *held;
+                let HeldPull { request, responder, task, since } = *held;
                 if responder.is_wanted() {
-                    self.run_pull(request, responder, task, None);
+                    self.run_pull(request, responder, task, None, Some(since));
                 }
             }
             // Whoever waits may have given up.
@@ -199,15 +228,16 @@ impl Group {
 
     fn park(&self, request: RemotingCommand, responder: Responder, task: PullTask, hold: Duration) {
         let queue_offset = u64::try_from(task.queue_offset).unwrap_or(0);
+        let since = now().instant;
         let wait = Wait {
             topic: task.topic.clone(),
             wanted: Wanted::Queue { queue_id: task.queue_id, queue_offset },
             filter: task.filter.clone(),
-            deadline: now().instant + hold,
+            deadline: since + hold,
             connection: responder.connection().map(|connection| connection.id().as_u64()),
         };
         let (topic, queue_id) = (task.topic.clone(), task.queue_id);
-        match self.0.holds.park(wait, Held::Pull(Box::new(HeldPull { request, responder, task }))) {
+        match self.0.holds.park(wait, Held::Pull(Box::new(HeldPull { request, responder, task, since }))) {
             Ok(id) => {
                 // A message may have arrived between the read and the parking.
                 if self.0.store.max_offset(&topic, queue_id) > queue_offset

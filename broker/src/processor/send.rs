@@ -18,10 +18,12 @@ use protocol::{GroupName, RemotingCommand, ResponseCode};
 use remoting::Responder;
 use tokio::sync::oneshot;
 
-use self::plan::{Additions, Lookup, Plan, Scan, SendRules, Sent, Target};
+pub(super) use self::plan::Target;
+use self::plan::{Additions, Lookup, Plan, Scan, SendRules, Sent};
 pub(crate) use self::plan::{OWN_RETRY_LIMIT_VERSION, PROPERTIES_BYTES_MAX, dead_letter_topic, retry_topic, too_large};
 use super::Group;
 use super::answer::{Failure, Outcome, success};
+use super::journey::FollowedSend;
 use super::waiting::WAITING_PROPERTIES_BYTES_MAX;
 use crate::delay_levels::SCHEDULE_TOPIC;
 use crate::forward::{Place, SEND_PATIENCE, Source};
@@ -30,6 +32,7 @@ use crate::state_machine::command::PutMode;
 use crate::state_machine::half::HALF_TOPIC;
 use crate::state_machine::timer::TIMER_TOPIC;
 use crate::state_machine::{Appended, Command, GroupConfig, MessageOutcome, MessageRefused, TopicConfig};
+use crate::trace::{Followed, Passage};
 
 /// Bits of a producer's sysFlag that are stored as they come: compressed, and how.
 const SYS_FLAG_KEPT: i32 = SysFlag::COMPRESSED | 0x700;
@@ -46,6 +49,8 @@ pub(crate) struct Ready {
     pub(super) count: u32,
     pub(super) target: Target,
     pub(super) unique_key: Option<String>,
+    /// Whether its way is noted.
+    pub(super) followed: Option<Followed>,
 }
 
 impl Lookup for Group {
@@ -72,11 +77,25 @@ impl Group {
         match self.prepare_send(&request, responder.peer_addr()) {
             Ok(Prepared::Ready(ready)) => {
                 let group = self.clone();
-                let Ready { records, count, target, unique_key } = ready;
+                let Ready { records, count, target, unique_key, followed } = ready;
                 let bytes = records.len() as u64;
-                self.0.sequencer.append(records.freeze(), count, move |result| {
+                let followed = followed.map(|followed| FollowedSend::new(followed, began));
+                let passage = followed.as_ref().map(|send| Arc::clone(&send.passage));
+                self.0.sequencer.append_followed(records.freeze(), count, passage, move |result| {
+                    let followed = followed.map(|send| (send, result.clone()));
+                    if let Some((send, Ok(_))) = &followed {
+                        group.note_applied(&send.passage);
+                    }
                     group.finish_send(request, responder, source, &target, unique_key, bytes, result);
                     group.0.stats.send_times.note(began.elapsed());
+                    match followed {
+                        None => {}
+                        // It goes on elsewhere, and is followed there.
+                        Some((_, Err(error))) if error.is_not_proposed() => {}
+                        Some((send, fate)) => {
+                            group.end_send(send, &target, bytes, fate.as_ref().map(|outcomes| outcomes.first()));
+                        }
+                    }
                 });
             }
             Ok(Prepared::Create(_)) => self.serve_at_leader(request, responder, source, SEND_PATIENCE),
@@ -172,12 +191,17 @@ impl Group {
                     return Self::with_region(request, failure);
                 }
             };
-            let Ready { records, count, target, unique_key } = ready;
+            let Ready { records, count, target, unique_key, followed } = ready;
             let bytes = records.len() as u64;
-            let result = self.append(records, count).await;
-            let result = result.as_deref().map_err(Clone::clone);
-            let outcome = self.send_outcome(request, &target, unique_key, bytes, result);
+            let followed = followed.map(|followed| FollowedSend::new(followed, began));
+            let passage = followed.as_ref().map(|send| Arc::clone(&send.passage));
+            let result = self.append_followed(records, count, passage).await;
+            let fate = result.as_deref().map_err(Clone::clone);
+            let outcome = self.send_outcome(request, &target, unique_key, bytes, fate);
             self.0.stats.send_times.note(began.elapsed());
+            if let Some(send) = followed {
+                self.end_send(send, &target, bytes, result.as_deref().map(<[_]>::first));
+            }
             return outcome;
         }
         Err(Failure::error("the topic was deleted while it was being created"))
@@ -185,8 +209,21 @@ impl Group {
 
     /// Puts records into the log and waits until they are applied.
     pub(crate) async fn append(&self, records: BytesMut, count: u32) -> Result<Vec<MessageOutcome>, AppendError> {
+        self.append_followed(records, count, None).await
+    }
+
+    async fn append_followed(
+        &self,
+        records: BytesMut,
+        count: u32,
+        passage: Option<Arc<Passage>>,
+    ) -> Result<Vec<MessageOutcome>, AppendError> {
         let (sender, receiver) = oneshot::channel();
-        self.0.sequencer.append(records.freeze(), count, move |result| {
+        let (group, noted) = (self.clone(), passage.clone());
+        self.0.sequencer.append_followed(records.freeze(), count, passage, move |result| {
+            if let (Some(passage), Ok(_)) = (&noted, &result) {
+                group.note_applied(passage);
+            }
             let _ = sender.send(result.map(<[MessageOutcome]>::to_vec));
         });
         receiver.await.unwrap_or_else(|_| Err(AppendError::Unknown { reason: "the group has stopped".to_owned() }))
@@ -250,6 +287,7 @@ impl Group {
         if target.due_ms.is_some() {
             self.check_timer_room()?;
         }
+        let followed = self.0.tracer.as_ref().and_then(|tracer| tracer.follow(sent.properties));
         let kept = SysFlag(sent.sys_flag & SYS_FLAG_KEPT);
         let (stored_topic, stored_queue) = match target.delay_level {
             Some(level) => (SCHEDULE_TOPIC, level - 1),
@@ -289,7 +327,7 @@ impl Group {
             };
             let (records, count) = self.encode_batch(&template, additions, &mut text)?;
             let unique_key = properties.unique_key.map(str::to_owned);
-            return Ok(Prepared::Ready(Ready { records, count, target, unique_key }));
+            return Ok(Prepared::Ready(Ready { records, count, target, unique_key, followed }));
         }
         let unique_key = match properties.unique_key {
             Some(key) => key.to_owned(),
@@ -307,7 +345,7 @@ impl Group {
         let mut records = BytesMut::with_capacity(request.body.len() + text.len() + RECORD_ROOM);
         encode_record(&message, &mut records)
             .map_err(|error| Failure::refused(ResponseCode::MESSAGE_ILLEGAL, error.to_string()))?;
-        Ok(Prepared::Ready(Ready { records, count: 1, target, unique_key: Some(unique_key) }))
+        Ok(Prepared::Ready(Ready { records, count: 1, target, unique_key: Some(unique_key), followed }))
     }
 
     fn encode_batch(

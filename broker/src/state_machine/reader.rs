@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::{GroupName, TopicName};
@@ -47,27 +48,52 @@ pub struct StateReader {
     halves: Arc<RwLock<Halves>>,
     pops: Arc<RwLock<Pops>>,
     timers: Arc<RwLock<Timers>>,
-    /// Index of the last entry applied, plus one.
-    applied_end: Arc<AtomicU64>,
-    apply_times: Arc<Times>,
+    applying: Applying,
     flush: watch::Receiver<Option<FlushSetting>>,
 }
 
+/// How far entries are applied, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Applying {
+    /// Index of the last entry applied, plus one.
+    pub(super) end: Arc<AtomicU64>,
+    pub(super) times: Arc<Times>,
+    pub(super) began: Arc<Mark>,
+}
+
+/// When something began last, for other threads.
+#[derive(Debug)]
+pub(super) struct Mark {
+    first: Instant,
+    nanos: AtomicU64,
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self { first: Instant::now(), nanos: AtomicU64::new(0) }
+    }
+}
+
+impl Mark {
+    pub(super) fn note(&self, at: Instant) {
+        let nanos = u64::try_from(at.saturating_duration_since(self.first).as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.store(nanos, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> Instant {
+        self.first + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+}
+
 impl StateReader {
-    pub(super) fn new(
-        state: &State,
-        applied_end: Arc<AtomicU64>,
-        apply_times: Arc<Times>,
-        flush: watch::Receiver<Option<FlushSetting>>,
-    ) -> Self {
+    pub(super) fn new(state: &State, applying: Applying, flush: watch::Receiver<Option<FlushSetting>>) -> Self {
         let State { registry, halves, pops, timers, .. } = state;
         Self {
             registry: Arc::clone(registry),
             halves: Arc::clone(halves),
             pops: Arc::clone(pops),
             timers: Arc::clone(timers),
-            applied_end,
-            apply_times,
+            applying,
             flush,
         }
     }
@@ -79,12 +105,17 @@ impl StateReader {
 
     /// Index of the last entry applied.
     pub fn applied_index(&self) -> Option<u64> {
-        self.applied_end.load(Ordering::Acquire).checked_sub(1)
+        self.applying.end.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// How long applying each entry took since the start.
     pub fn apply_times(&self) -> TimeHistogram {
-        self.apply_times.histogram()
+        self.applying.times.histogram()
+    }
+
+    /// When applying an entry began last: whoever is called while one is applied learns when that began.
+    pub(crate) fn apply_began(&self) -> Instant {
+        self.applying.began.last()
     }
 
     /// The cluster's and the group's name; none before the bootstrap command is applied.

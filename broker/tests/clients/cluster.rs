@@ -284,6 +284,7 @@ impl Node {
             registrar: Arc::new(Registered),
             disk: disk.subscribe(),
             drop_expired: Arc::default(),
+            tracer: None,
         });
         let handler = GroupHandler::new(group.clone());
         hub.set_forward_handler(BROKER, Arc::new(handler.clone()));

@@ -18,14 +18,14 @@ use crate::state_machine::{Command, TopicConfig};
 const TOPICS: usize = 7;
 const NAMES_MAX: usize = 3;
 
-async fn ask(replica: &Running, request: RemotingCommand) -> RemotingCommand {
+pub(super) async fn ask(replica: &Running, request: RemotingCommand) -> RemotingCommand {
     let (answer, answered) = oneshot::channel();
     let responder = Responder::detached(&request, ([127, 0, 0, 1], 1).into(), move |got| drop(answer.send(got)));
     remoting::Handler::handle(&GroupHandler::new(replica.group.clone()), request, responder);
     retire::soon("an answer", answered).await.unwrap()
 }
 
-async fn send(replica: &Running, topic: &TopicName, properties: &str) {
+pub(super) async fn send(replica: &Running, topic: &TopicName, properties: &str) {
     let mut request = RemotingCommand::request(RequestCode::SEND_MESSAGE_V2).with_body(vec![b'x'; 100]);
     let header = SendRequest {
         producer_group: "producers",
