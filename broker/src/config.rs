@@ -262,6 +262,8 @@ pub struct RaftOptions {
     /// Bytes a second that members far behind are sent together, on top of what is being written; as fast as it goes if
     /// there is none.
     pub catch_up_rate: Option<u64>,
+    /// Leaders of groups that prefer no node are spread once a difference has lasted for so long; none: they stay.
+    pub balance_after: Option<Duration>,
 }
 
 /// `[broker]`.

@@ -17,6 +17,7 @@
 //! while, client ports closed, groups flushed and marked clean, and last the Raft port: peers take a closed Raft port as
 //! proof that this process is gone.
 
+mod balance;
 mod damaged;
 mod descriptors;
 mod drain;
@@ -286,6 +287,8 @@ impl Node {
             drain: Drain::open(&options.node.data_dir),
             options,
         });
+        let weak = Arc::downgrade(&shared);
+        hub.set_leads(Arc::new(move || weak.upgrade().map_or(0, |shared| shared.leads_or_will())));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let mut node = Self {
             client_servers: Vec::new(),
@@ -316,6 +319,10 @@ impl Node {
                 node.spawn(note_ready(Arc::clone(&node.shared)));
                 let watched = Arc::clone(&node.shared);
                 node.spawn(async move { match events::watch(watched).await {} });
+                if let Some(after) = node.shared.options.raft.balance_after {
+                    let balanced = Arc::clone(&node.shared);
+                    node.spawn(async move { match balance::run(balanced, after).await {} });
+                }
                 let (retention, groups) = (Arc::clone(&node.shared.retention), node.shared.groups.clone());
                 node.spawn(async move { retention.run(&groups).await });
                 Ok(node)

@@ -92,6 +92,7 @@ struct Seen {
 }
 
 /// Tells the identity that a retired one was replaced by.
+pub(crate) type Leads = Arc<dyn Fn() -> u32 + Send + Sync>;
 pub(crate) type SuccessorOf = Arc<dyn Fn(u64) -> Option<u64> + Send + Sync>;
 
 /// Tells how an identity ceased to be a member, if it was removed.
@@ -107,6 +108,8 @@ pub(crate) struct Hub {
     local_addr: SocketAddr,
     groups: RwLock<HashMap<String, Arc<Group>>>,
     admin_handler: RwLock<Option<Arc<dyn AdminHandler>>>,
+    /// Tells how many groups this node leads.
+    leads: RwLock<Option<Leads>>,
     liveness: liveness::Liveness,
     /// Ends what serves peers and the groups' links.
     cancel: CancellationToken,
@@ -161,6 +164,7 @@ impl PeerHub {
             local_addr,
             groups: RwLock::default(),
             admin_handler: RwLock::default(),
+            leads: RwLock::default(),
             liveness: liveness::Liveness::default(),
             cancel: CancellationToken::new(),
             cancel_listener: CancellationToken::new(),
@@ -169,6 +173,11 @@ impl PeerHub {
         }));
         hub.0.listener_tasks.spawn(server::accept(Arc::clone(&hub.0), listener));
         Ok(hub)
+    }
+
+    /// Who tells how many groups this node leads.
+    pub(crate) fn set_leads(&self, leads: Leads) {
+        *self.0.leads.write() = Some(leads);
     }
 
     /// The bound address.

@@ -458,6 +458,19 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         Err(AdminError::Refused(refused))
     }
 
+    /// The voters that could take over at once and would, and how many groups the node of each leads.
+    pub(crate) async fn takers(&self) -> Vec<(u64, u32)> {
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        if !metrics.state.is_leader() {
+            return Vec::new();
+        }
+        let asked = watch::close_behind(&metrics).into_iter().map(|voter| async move {
+            let leads = watch::would_lead_besides(self.0.hub.hub(), self.group(), voter).await?;
+            Some((voter, leads))
+        });
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
     /// Says whether a reason not to lead holds. While one does, a leader hands over to a voter that would lead, if there
     /// is one, and nobody hands leadership to this replica.
     pub fn set_unfit(&self, reason: Unfit, holds: bool) {

@@ -27,6 +27,8 @@ const BALLAST_BYTES_MAX: u64 = 16 << 30;
 const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 const RETENTION_TIME_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 const CATCH_UP_RATE_MIN: u64 = 1 << 20;
+/// How long leaders may be spread unevenly before they move.
+const BALANCE_AFTER: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 const MEMBERS_MAX: usize = 9;
 const NAME_BYTES_MAX: usize = 64;
 
@@ -520,11 +522,17 @@ fn check_raft(reader: &mut Reader<'_>, raft: &file::Raft) -> RaftOptions {
         let message = format!("raft.catch_up_rate is {rate} bytes, allowed are 1MiB and more, or 0B for no limit");
         wrong("catch_up_rate", message);
     }
+    let balance_after = raft.balance_after;
+    if !balance_after.is_zero() && !BALANCE_AFTER.contains(&balance_after) {
+        let message = format!("raft.balance_after is {balance_after:?}, allowed are 1s to 1d, or 0s for never");
+        wrong("balance_after", message);
+    }
     RaftOptions {
         heartbeat_interval: heartbeat,
         election_timeout_min: min,
         election_timeout_max: max,
         catch_up_rate: (rate != 0).then_some(rate),
+        balance_after: (!balance_after.is_zero()).then_some(balance_after),
     }
 }
 

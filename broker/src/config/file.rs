@@ -173,6 +173,8 @@ pub(super) struct Raft {
     pub(super) election_timeout_max: Duration,
     #[serde(deserialize_with = "unit::bytes")]
     pub(super) catch_up_rate: u64,
+    #[serde(deserialize_with = "unit::duration")]
+    pub(super) balance_after: Duration,
 }
 
 impl Default for Raft {
@@ -182,6 +184,7 @@ impl Default for Raft {
             election_timeout_min: Duration::from_millis(300),
             election_timeout_max: Duration::from_millis(500),
             catch_up_rate: 32 << 20,
+            balance_after: Duration::from_secs(30),
         }
     }
 }

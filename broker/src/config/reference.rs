@@ -253,6 +253,12 @@ pub const SECTIONS: &[Section] = &[
                 Default("\"32MiB\""),
                 "a second, to replicas far behind, all together; \"0B\": as fast as it goes",
             ),
+            key(
+                "balance_after",
+                Kind::Duration,
+                Default("\"30s\""),
+                "leaders of groups without a preferred_leader are spread once nodes have differed so long; \"0s\": never",
+            ),
         ],
     },
     Section {

@@ -1,5 +1,6 @@
 //! A whole node in one process: its start, its stop, and a replica that fails.
 
+mod balance;
 mod commits;
 mod damaged;
 mod health;

@@ -385,6 +385,11 @@ impl Fields {
 
     /// # Errors
     /// If bytes are left over: both sides must agree on every field.
+    /// Whether nothing is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn finish(self, what: &'static str) -> Result<(), FrameError> {
         if self.0.is_empty() { Ok(()) } else { Err(FrameError::Field(what)) }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BufMut;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::admin;
@@ -430,8 +431,16 @@ fn dispatch(caller: &Caller, outbox: &Arc<Outbox>, frame: Frame) -> Result<(), P
                 fail(&outbox, &envelope, sequence, false, "replica has stopped");
                 return Ok(());
             };
+            // A replica knows of its own group only.
+            let leads = (frame.kind == Kind::WouldLead && !frame.fields().is_over()).then(|| hub.leads.read().clone());
             hub.spawn(async move {
-                match service.call(frame).await {
+                let served = service.call(frame).await.map(|mut served| {
+                    if let Some(leads) = leads.flatten() {
+                        served.fields.put_u32(leads());
+                    }
+                    served
+                });
+                match served {
                     Ok(served) => answer(&outbox, &envelope, sequence, served),
                     Err(reason) => fail(&outbox, &envelope, sequence, true, &reason),
                 }

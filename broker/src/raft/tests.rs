@@ -445,7 +445,7 @@ async fn replica_that_hands_over_wants_no_leadership_brought_home() {
     let mut answers = Vec::new();
     for _ in 0..2 {
         let answer = link.ask(Kind::WouldLead, &[], Vec::new(), Duration::from_secs(5)).await.unwrap();
-        answers.push(wire::would_lead(&answer).unwrap());
+        answers.push(wire::would_lead(&answer).unwrap().0);
         raft.hand_over().await;
     }
     assert_eq!(answers, [true, false]);

@@ -245,10 +245,19 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> Watcher<SM> 
 }
 
 pub(super) async fn would_lead(hub: &Arc<Hub>, group: &str, to: u64) -> Result<bool, String> {
+    Ok(ask_would_lead(hub, group, to, &[]).await?.0)
+}
+
+/// How many groups the node of a replica leads that would take over; none if it would not, or does not say.
+pub(super) async fn would_lead_besides(hub: &Arc<Hub>, group: &str, to: u64) -> Option<u32> {
+    let (yes, leads) = ask_would_lead(hub, group, to, &[1]).await.ok()?;
+    leads.filter(|_| yes)
+}
+
+async fn ask_would_lead(hub: &Arc<Hub>, group: &str, to: u64, fields: &[u8]) -> Result<(bool, Option<u32>), String> {
     let link = hub.link(group, to, Class::Rpc).map_err(|error| error.to_string())?;
-    let answer =
-        link.ask(Kind::WouldLead, &[], Vec::new(), WOULD_LEAD_TIMEOUT).await.map_err(|error| error.to_string())?;
-    wire::would_lead(&answer).map_err(|error| error.to_string())
+    let answer = link.ask(Kind::WouldLead, fields, Vec::new(), WOULD_LEAD_TIMEOUT).await;
+    wire::would_lead(&answer.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }
 
 /// The other voters, the one that misses least first.
@@ -259,7 +268,7 @@ pub(super) fn by_progress(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
 }
 
 /// The same, without those that could not take over at once.
-fn close_behind(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
+pub(super) fn close_behind(metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
     let mut voters = by_progress(metrics);
     voters.retain(|voter| is_close(metrics, *voter));
     voters

@@ -11,8 +11,8 @@
 //! | `Snapshot` | vote, last log id, membership log id, membership bytes (u32, bytes) | the snapshot |
 //! | its answer | vote | |
 //! | `DeathNotice`, its answer | leader's vote, gone for me too (bool), last log id | |
-//! | `WouldLead` | none | |
-//! | its answer | yes (bool) | |
+//! | `WouldLead` | none, or one byte: how many groups does your node lead? | |
+//! | its answer | yes (bool); if asked, the number (u32) | |
 //!
 //! A vote is term (u64), node id (u64), committed (bool). A log id in a message is optional: present (bool), then term
 //! and index (u64), except after a code, where it is always there. Bodies travel in their stored form and become slices
@@ -306,11 +306,13 @@ pub(super) fn death_notice(frame: &Frame) -> Result<DeathNotice, FrameError> {
     Ok(notice)
 }
 
-pub(super) fn would_lead(frame: &Frame) -> Result<bool, FrameError> {
+/// Whether a replica would lead, and how many groups its node leads, if it was asked and knows the question.
+pub(super) fn would_lead(frame: &Frame) -> Result<(bool, Option<u32>), FrameError> {
     let mut fields = frame.fields();
     let yes = fields.bool("would lead")?;
+    let leads = if fields.is_over() { None } else { Some(fields.u32("groups led")?) };
     fields.finish("end of the answer")?;
-    Ok(yes)
+    Ok((yes, leads))
 }
 
 #[cfg(test)]
