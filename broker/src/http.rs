@@ -14,6 +14,7 @@
 #![allow(unused_qualifications, reason = "the macro that describes a call writes names out in full")]
 
 mod access;
+mod all_topics;
 mod change;
 mod cluster;
 mod error;
@@ -50,6 +51,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use access::{Role, TokenHash, Tokens, hash_token};
+pub use all_topics::{ClusterTopic, ClusterTopics, TopicNames, TopicPlace};
 use change::Change;
 pub use change::{Changed, Plan};
 pub use cluster::{ClusterStatus, GroupView, NodeView, ReplicaView};
@@ -127,6 +129,12 @@ pub trait Admin: Send + Sync + 'static {
     /// # Errors
     /// If the group does not run here.
     fn topics(&self, group: &str, query: &ListQuery) -> Result<Page<TopicView>, AdminError>;
+
+    /// The names of all topics of `group`, which this node leads, that fit a search; in order.
+    ///
+    /// # Errors
+    /// If the group does not run here.
+    fn topic_names(&self, group: &str, query: &ListQuery) -> Result<Vec<String>, AdminError>;
 
     /// One topic.
     fn topic(&self, group: String, topic: String) -> BoxFuture<'static, Result<TopicDetails, AdminError>>;
@@ -332,6 +340,7 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .merge(watched())
         .merge(openapi::routes())
         .merge(cluster::routes())
+        .merge(all_topics::routes())
         .merge(events::routes());
     let changes = lead::routes();
     let named_node = lead::named_node_routes().merge(events::named_node_routes());
@@ -345,7 +354,8 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .routes(routes!(transfer_leader))
         .merge(recovery::leader_routes())
         .merge(members::leader_routes())
-        .merge(topics::leader_routes());
+        .merge(topics::leader_routes())
+        .merge(all_topics::leader_routes());
     let about_a_node = openapi::answered_by_node(about_a_node);
     let once = || middleware::from_fn(once::check);
     here.merge(changes.route_layer(once()))

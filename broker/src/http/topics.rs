@@ -283,8 +283,12 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
-    fn check(&self) -> Result<(), AdminError> {
-        let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
+    pub(super) fn page_size(&self) -> usize {
+        self.limit.unwrap_or(LIMIT_DEFAULT)
+    }
+
+    pub(super) fn check(&self) -> Result<(), AdminError> {
+        let limit = self.page_size();
         if !(1..=LIMIT_MAX).contains(&limit) {
             return Err(AdminError::Invalid(format!("limit is {limit}, allowed are 1 to {LIMIT_MAX}")));
         }
@@ -297,13 +301,19 @@ impl ListQuery {
         Ok(())
     }
 
+    /// Whether a name fits the search.
+    pub(crate) fn fits(&self) -> impl Fn(&str) -> bool + use<> {
+        let search = self.search.as_deref().unwrap_or_default().to_lowercase();
+        move |name| search.is_empty() || name.to_lowercase().contains(&search)
+    }
+
     /// The names on the page, how many there are on all, and what the next page begins behind. `names` are in order.
     pub(crate) fn page<'a, T>(&self, names: &'a [T], name: impl Fn(&T) -> &str) -> (Vec<&'a T>, usize, Option<String>) {
-        let search = self.search.as_deref().unwrap_or_default().to_lowercase();
-        let fits = |item: &&T| search.is_empty() || name(item).to_lowercase().contains(&search);
+        let fits = self.fits();
+        let fits = |item: &&T| fits(name(item));
         let total = names.iter().filter(fits).count();
         let behind = |item: &&T| self.after.as_deref().is_none_or(|after| name(item) > after);
-        let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
+        let limit = self.page_size();
         let mut items: Vec<&T> = names.iter().filter(behind).filter(fits).take(limit + 1).collect();
         let more = items.len() > limit;
         items.truncate(limit);

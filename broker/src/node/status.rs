@@ -90,6 +90,10 @@ impl Admin for Shared {
         Ok(topics::list(&*self.running(group)?, query))
     }
 
+    fn topic_names(&self, group: &str, query: &ListQuery) -> Result<Vec<String>, AdminError> {
+        Ok(topics::names(&*self.running(group)?, query))
+    }
+
     fn topic(&self, group: String, topic: String) -> BoxFuture<'static, Result<TopicDetails, AdminError>> {
         let running = self.running(&group);
         Box::pin(async move { topics::details(&*running?, &topic) })

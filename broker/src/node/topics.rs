@@ -56,8 +56,21 @@ pub(super) fn list(running: &Running, query: &ListQuery) -> Page<TopicView> {
     Page { items: items.into_iter().cloned().collect(), total, next }
 }
 
+/// The names of all topics that fit a search, in order.
+pub(super) fn names(running: &Running, query: &ListQuery) -> Vec<String> {
+    let fits = query.fits();
+    let mut topics = running.state.topics();
+    topics.retain(|topic| (query.system || !is_own(running, topic)) && fits(topic.name.as_str()));
+    let mut names: Vec<String> = topics.iter().map(|topic| topic.name.as_str().to_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn is_own(running: &Running, topic: &TopicConfig) -> bool {
+    running.group.is_own_topic(&topic.name) || topic.name.is_retry() || topic.name.is_dlq()
+}
+
 fn view(running: &Running, topic: &TopicConfig) -> TopicView {
-    let own = running.group.is_own_topic(&topic.name) || topic.name.is_retry() || topic.name.is_dlq();
     TopicView {
         topic: topic.name.as_str().to_owned(),
         read_queues: topic.read_queues,
@@ -69,7 +82,7 @@ fn view(running: &Running, topic: &TopicConfig) -> TopicView {
             (false, false) => Perm::None,
         },
         order: topic.order,
-        system: own,
+        system: is_own(running, topic),
         attributes: topic.attributes.clone(),
     }
 }

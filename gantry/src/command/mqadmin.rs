@@ -279,7 +279,7 @@ pub(crate) async fn run(command: MqadminCommand, args: &ClusterArgs, format: For
         C::DeleteTopic(command) => delete_topic(&cluster, &command, format).await,
         C::TopicList(_) => {
             let all = ListArgs { filter: None, all: true };
-            topic::run(TopicCommand::List(all), args, format).await
+            topic::run(TopicCommand::List(all.into()), args, format).await
         }
         C::TopicRoute(command) => topic_route(&cluster, &command.topic, format).await,
         C::TopicStatus(command) => {

@@ -1,9 +1,12 @@
 //! `gantry topic`.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use broker::http::ClusterTopics;
 use clap::{Args, Subcommand};
 use client::NewTopic;
 use protocol::TopicName;
@@ -14,14 +17,20 @@ use serde::Serialize;
 use super::{ListArgs, ago, progress_bar};
 use crate::cluster::{Cluster, ClusterArgs, explain};
 use crate::exit_code::ExitCode;
+use crate::http_get::NodesArgs;
 use crate::output::{self, Format};
+
+/// Topics on a page that nodes are asked for; they give no more.
+const PAGE_TOPICS: usize = 1_000;
+/// A page is there within this time.
+const PAGE_TIME_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicCommand {
     /// Create topics, or change them
     Create(CreateArgs),
-    /// List topics
-    List(ListArgs),
+    /// List topics, as the name servers know them, or with --nodes as the leaders of all broker groups do
+    List(TopicListArgs),
     /// Show a topic's queues and what is in them
     Describe(NameArgs),
     /// Delete a topic and what is stored about it
@@ -52,6 +61,28 @@ pub(crate) struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TopicListArgs {
+    #[command(flatten)]
+    names: ListArgs,
+    /// HTTP addresses (`node.http_listen`) of nodes, separated by commas; the first that answers is asked. Needs no name
+    /// server, and is quick with many topics
+    #[arg(long, value_delimiter = ',')]
+    nodes: Vec<SocketAddr>,
+    /// Most topics shown [default: all]
+    #[arg(long, requires = "nodes")]
+    limit: Option<usize>,
+    /// Only topics whose names come after this one
+    #[arg(long, requires = "nodes")]
+    after: Option<String>,
+}
+
+impl From<ListArgs> for TopicListArgs {
+    fn from(names: ListArgs) -> Self {
+        Self { names, nodes: Vec::new(), limit: None, after: None }
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct NameArgs {
     /// The topic
     pub(super) name: String,
@@ -67,10 +98,14 @@ fn parse_perm(text: &str) -> Result<i32, String> {
 }
 
 pub(crate) async fn run(command: TopicCommand, cluster: &ClusterArgs, format: Format) -> Result<()> {
+    let command = match command {
+        TopicCommand::List(args) if !args.nodes.is_empty() => return list_at_nodes(args, format).await,
+        command => command,
+    };
     let cluster = cluster.connect()?;
     match command {
         TopicCommand::Create(args) => create(&cluster, args, format).await,
-        TopicCommand::List(args) => list(&cluster, args, format).await,
+        TopicCommand::List(args) => list(&cluster, args.names, format).await,
         TopicCommand::Describe(args) => describe(&cluster, &args.name, format).await,
         TopicCommand::Delete(args) => delete(&cluster, &args.name, format).await,
     }
@@ -219,6 +254,54 @@ async fn list(cluster: &Cluster, args: ListArgs, format: Format) -> Result<()> {
     }
     let rows = lines.into_iter().map(|line| [line.topic, line.queues.to_string(), line.brokers.join(" ")]);
     output::line(&output::table(&["topic", "queues", "brokers"], rows))
+}
+
+/// Asks for all pages, or for as many as hold what is wanted.
+async fn list_at_nodes(args: TopicListArgs, format: Format) -> Result<()> {
+    let TopicListArgs { names, nodes, limit, mut after } = args;
+    let nodes = NodesArgs { nodes };
+    let mut left = limit.unwrap_or(usize::MAX);
+    let (mut lines, mut total, mut missing) = (Vec::new(), 0, Vec::new());
+    while left > 0 {
+        let mut path = format!("/v1/topics?limit={}&system={}", left.min(PAGE_TOPICS), names.all);
+        for (key, value) in [("search", &names.filter), ("after", &after)] {
+            if let Some(value) = value {
+                path += &format!("&{key}={}", in_query(value));
+            }
+        }
+        let page: ClusterTopics = nodes.call("GET", &path, None, PAGE_TIME_MAX).await?;
+        left -= page.items.len().min(left);
+        total = page.total;
+        missing = page.missing;
+        lines.extend(page.items.into_iter().map(|topic| TopicLine {
+            topic: topic.topic,
+            brokers: topic.groups.into_iter().map(|place| place.group).collect(),
+            queues: i32::try_from(topic.read_queues).unwrap_or(i32::MAX),
+        }));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    for group in &missing {
+        eprintln!("not listed: {group}");
+    }
+    if format == Format::Json {
+        return output::json(&lines);
+    }
+    let shown = lines.len();
+    let rows = lines.into_iter().map(|line| [line.topic, line.queues.to_string(), line.brokers.join(" ")]);
+    let table = output::table(&["topic", "queues", "brokers"], rows);
+    output::line(&if shown < total { format!("{table}\n\n{shown} of {total} topics") } else { table })
+}
+
+/// Text as it stands in a query.
+fn in_query(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
 }
 
 #[derive(Serialize)]

@@ -145,6 +145,12 @@ fn tools_see_what_was_sent_and_consumed_and_a_reset_removes_it() {
     cluster.run(&["bench", "produce", "--topic", "b", "--count", "200", "--time", "30s"]);
     assert_eq!(cluster.run_json(&["bench", "consume", "--topic", "b"])["messages"], 200);
     assert_eq!(cluster.run_json(&["topic", "list", "b"]).as_array().unwrap().len(), 1);
+    // The nodes themselves say the same.
+    let nodes = cluster.http_of("n1");
+    let at_nodes = |args: &[&str]| cluster.run_json(&[&["topic", "list", "--nodes", nodes.as_str()], args].concat());
+    assert_eq!(at_nodes(&[]), cluster.run_json(&["topic", "list"]));
+    assert_eq!(at_nodes(&["B"]).as_array().unwrap().len(), 1);
+    assert_eq!(at_nodes(&["--limit", "1", "--after", "b"])[0]["topic"], "t");
     cluster.run(&["topic", "delete", "b"]);
     assert_eq!(cluster.run_json(&["topic", "list", "b"]).as_array().unwrap().len(), 0);
     for missing in

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::retire::{Cluster, leads, soon};
+use super::retire::{self, Cluster, leads, soon};
 use super::*;
 use crate::http::{Role, TokenHash, Tokens, hash_token};
 use crate::state_machine::command::PutMode;
 use crate::state_machine::testing::topic;
+use crate::state_machine::topic::{PERM_READ, PERM_WRITE};
 use crate::state_machine::{Command, TopicConfig};
 
 /// One answer.
@@ -375,6 +376,54 @@ async fn a_drained_node_leads_nothing_until_it_is_undrained() {
     cluster.stop().await;
 }
 
+/// 20,000 topics over two groups, some in both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_topics_of_the_cluster_are_listed_page_by_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let addr = options.node.http_listen;
+    let node = start(options, true).await.unwrap();
+    let name = |number: usize| format!("topic-{number:05}");
+    for (group, numbers) in node.shared.groups.iter().zip([0..12_000, 10_000..20_000]) {
+        let leader = leads(Arc::clone(group)).await;
+        let numbers: Vec<usize> = numbers.collect();
+        for numbers in numbers.chunks(1_000) {
+            let config = |number: &usize| TopicConfig::new(topic(&name(*number)), 2, PERM_READ | PERM_WRITE);
+            let topics = numbers.iter().map(config).collect();
+            let put = Command::PutTopics { topics, mode: PutMode::CreateOnly, stamped_ms: 1 };
+            leader.raft.propose_command(&put).await.unwrap();
+        }
+    }
+    let page = async |query: &str| {
+        let answer = ask(addr, &format!("GET /v1/topics?{query}"), "").await;
+        assert_eq!(answer.code, 200, "{}", answer.body);
+        serde_json::from_str::<crate::http::ClusterTopics>(&answer.body).unwrap()
+    };
+    let (mut after, mut seen, mut pages) = (String::new(), Vec::new(), 0);
+    loop {
+        let page = page(&format!("limit=1000{after}")).await;
+        assert_eq!((page.total, page.missing), (20_000, Vec::new()));
+        pages += 1;
+        seen.extend(page.items);
+        match page.next {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(pages, 20);
+    let names: Vec<_> = seen.iter().map(|topic| topic.topic.clone()).collect();
+    assert_eq!(names, (0..20_000).map(name).collect::<Vec<_>>());
+    let groups = |number: usize| seen[number].groups.iter().map(|place| place.group.as_str()).collect::<Vec<_>>();
+    assert_eq!((groups(9_999), groups(12_000)), (vec!["broker-a"], vec!["broker-b"]));
+    assert_eq!(groups(10_000), ["broker-a", "broker-b"]);
+    assert_eq!((seen[9_999].read_queues, seen[10_000].read_queues), (2, 4));
+    let found = page("search=PIC-1099&limit=3").await;
+    assert_eq!((found.items.len(), found.total, found.next.as_deref()), (3, 10, Some("topic-10992")));
+    let found = page("search=PIC-1099&after=topic-10998").await;
+    assert_eq!((found.items.len(), found.total, found.next), (1, 10, None));
+    stop(node).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn topics_and_consumer_groups_are_made_changed_read_and_removed_from_any_node() {
     let cluster = Cluster::start("sync").await;
@@ -405,6 +454,11 @@ async fn topics_and_consumer_groups_are_made_changed_read_and_removed_from_any_n
     assert_eq!(page("limit=2&after=a2").await, (json!(["a3", "orders"]), json!(5), json!(null)));
     assert_eq!(page("search=RDER").await, (json!(["orders"]), json!(1), json!(null)));
     assert!(page("system=true").await.1.as_u64().unwrap() > 5);
+    // The list of the whole cluster has it from the leader too.
+    let all = ask(addr, "GET /v1/topics?limit=1&after=a3&search=R", "").await.json();
+    let place = json!({ "group": "broker-a", "read_queues": 3, "write_queues": 2, "perm": "read", "order": false });
+    let orders = json!({ "topic": "orders", "read_queues": 3, "write_queues": 2, "system": false, "groups": [place] });
+    assert_eq!(all, json!({ "items": [orders], "total": 1, "next": null, "missing": [] }));
     let plan = ask(addr, &format!("DELETE {topics}/a3?dry_run=true"), "").await.json();
     assert_eq!(plan["would"], "topic a3 of broker-a would go, with 0 messages");
     assert_eq!(ask(addr, &format!("DELETE {topics}/a3"), "").await.json(), json!({ "deleted": "a3" }));
@@ -427,6 +481,7 @@ async fn topics_and_consumer_groups_are_made_changed_read_and_removed_from_any_n
     refused(addr, &format!("PUT {topics}/orders"), r#"{"read_queues":1,"write_queues":1}"#, 415, "not_json").await;
     for query in ["limit=0", "limit=1001", "limit=x", "page=1", &format!("search={}", "x".repeat(129))] {
         refused(addr, &format!("GET {topics}?{query}"), "", 400, "invalid").await;
+        refused(addr, &format!("GET /v1/topics?{query}"), "", 400, "invalid").await;
     }
 
     // Consumer groups, how far they are, and a reset that is planned first.
