@@ -453,6 +453,27 @@ impl<C: Clone> ClientTable<C> {
         !self.inner.lock().copied_entries().is_empty()
     }
 
+    /// Every member of a consumer group: the group, how it consumes, the member's language and version.
+    pub fn consumer_clients(&self) -> Vec<(GroupName, ConsumeType, String, i32)> {
+        let inner = self.inner.lock();
+        let groups = inner.consumers.iter();
+        groups
+            .flat_map(|(group, consumers)| {
+                let member = |member: &Client<C>| {
+                    (group.clone(), consumers.consume_type, member.language.clone(), member.version)
+                };
+                consumers.members.values().map(member).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// Language and version of every producer, once in each of its groups.
+    pub fn producer_clients(&self) -> Vec<(String, i32)> {
+        let inner = self.inner.lock();
+        let clients = inner.producers.values().flat_map(BTreeMap::values);
+        clients.map(|client| (client.language.clone(), client.version)).collect()
+    }
+
     /// How many members each consumer group has.
     pub fn consumer_counts(&self) -> Vec<(GroupName, usize)> {
         let inner = self.inner.lock();

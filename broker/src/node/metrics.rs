@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::Shared;
 use super::group::Running;
 use crate::http::{Admin, GroupStatus, LogStatus, MetricsText, NodeStatus, ReplicaRole, collect_process};
-use crate::processor::metrics::{Lag, OTHER};
+use crate::processor::metrics::{Lag, OTHER, Runtime};
 
 /// A replica that runs, and its broker name.
 type Replica<'a> = (&'a str, Arc<Running>);
@@ -308,7 +308,16 @@ fn messages(cluster: &str, running: &[Replica<'_>], metrics: &mut MetricsText) {
     for (broker, running) in running {
         let seen = running.group.sizes();
         let at_most = seen.at_most.iter().map(|(bound, count)| (*bound as f64, *count));
-        sizes.buckets(&of(cluster, broker), at_most, seen.count, seen.bytes as f64);
+        sizes.buckets(&of(cluster, broker), at_most, seen.count, seen.sum as f64);
+    }
+    let mut finished = metrics.histogram(
+        "rocketmq_finish_message_latency",
+        "Seconds from the birth of a transaction's message until it was committed.",
+    );
+    for (broker, running) in running {
+        let seen = running.group.commit_seconds();
+        let at_most = seen.at_most.iter().map(|(bound, count)| (*bound as f64, *count));
+        finished.buckets(&of(cluster, broker), at_most, seen.count, seen.sum as f64);
     }
     let mut committed = metrics.counter("rocketmq_commit_messages_total", "Transactions committed.");
     for (broker, running) in running {
@@ -360,9 +369,17 @@ fn broker(cluster: &str, status: &NodeStatus, running: &[Replica<'_>], metrics: 
     gauge("rocketmq_timing_messages", "Messages that wait for a time of their own.", |r| {
         r.group.delayed_messages().timers
     });
-    gauge("rocketmq_producer_connections", "Producers, once in each of their groups.", |r| {
-        r.group.client_counts().0 as u64
-    });
+    gauge("rocketmq_topic_number", "Topics.", |r| r.state.topic_count() as u64);
+    gauge("rocketmq_consumer_group_number", "Consumer groups.", |r| r.state.group_count() as u64);
+    let mut producers = metrics.gauge("rocketmq_producer_connections", "Producers, once in each of their groups.");
+    for (broker, running) in running {
+        for kind in running.group.producer_kinds() {
+            let [cluster, node_type, node_id] = of(cluster, broker);
+            let (language, version) = (kind.language.to_lowercase(), kind.version.as_str());
+            let labels = [cluster, node_type, node_id, ("language", language.as_str()), ("version", version)];
+            producers.sample(&labels, kind.count);
+        }
+    }
 }
 
 /// A replica that serves as leader, and how far behind its consumers are.
@@ -391,10 +408,21 @@ impl<'a> Leading<'a> {
 fn consumers(cluster: &str, leading: &[Leading<'_>], metrics: &mut MetricsText) {
     let mut connected = metrics.gauge("rocketmq_consumer_connections", "Members of consumer groups.");
     for leader in leading {
-        for (group, count) in leader.running.group.consumer_counts() {
+        for kind in leader.running.group.consumer_kinds() {
             let [cluster, node_type, node_id] = of(cluster, leader.name);
-            let group = ("consumer_group", group.as_deref().unwrap_or(OTHER));
-            connected.sample(&[cluster, node_type, node_id, group], count);
+            let language = kind.language.to_lowercase();
+            let system = kind.group.as_ref().is_some_and(|group| group.is_system());
+            let labels = [
+                cluster,
+                node_type,
+                node_id,
+                ("consumer_group", kind.group.as_deref().unwrap_or(OTHER)),
+                ("language", language.as_str()),
+                ("version", kind.version.as_str()),
+                ("consume_mode", kind.consume_mode),
+                ("is_system", if system { "true" } else { "false" }),
+            ];
+            connected.sample(&labels, kind.count);
         }
     }
     let mut gauge = |name: &str, help: &str, value: fn(&Lag) -> Option<u64>| {
@@ -424,6 +452,14 @@ fn consumers(cluster: &str, leading: &[Leading<'_>], metrics: &mut MetricsText) 
             None => (lag.messages == 0).then_some(0),
         },
     );
+    gauge(
+        "rocketmq_consumer_queueing_latency",
+        "Age of the oldest message that a group was never given, in milliseconds, of the hundred furthest behind.",
+        |lag| match lag.queues_ms {
+            Some(queues_ms) => u64::try_from(queues_ms).ok(),
+            None => (lag.messages == lag.in_flight).then_some(0),
+        },
+    );
 }
 
 /// What the exporter for RocketMQ 4 calls these things.
@@ -441,7 +477,36 @@ fn exporter(cluster: &str, status: &NodeStatus, leading: &[Leading<'_>], metrics
     for (leader, ends) in &ends {
         for topic in ends.iter().filter_map(|end| end.topic.as_ref()) {
             let labels = [("cluster", cluster), ("broker", leader.name), ("topic", topic.as_str())];
-            tps.sample(&labels, leader.running.group.put_rate(topic));
+            tps.sample(&labels, leader.running.group.put_rate(topic).0);
+        }
+    }
+    let mut sizes =
+        metrics.gauge("rocketmq_producer_message_size", "Bytes put into a topic a second, over the last minute.");
+    for (leader, ends) in &ends {
+        for topic in ends.iter().filter_map(|end| end.topic.as_ref()) {
+            let labels = [("cluster", cluster), ("broker", leader.name), ("topic", topic.as_str())];
+            sizes.sample(&labels, leader.running.group.put_rate(topic).1);
+        }
+    }
+    for (name, help, prefix) in [
+        ("rocketmq_topic_retry_offset", "Ends of the queues of a group's retry topic, added together.", "%RETRY%"),
+        ("rocketmq_topic_dlq_offset", "Ends of the queues of a group's dead letters, added together.", "%DLQ%"),
+    ] {
+        let mut family = metrics.gauge(name, help);
+        for (leader, ends) in &ends {
+            for end in ends {
+                let Some(group) = end.topic.as_ref().and_then(|topic| topic.as_str().strip_prefix(prefix)) else {
+                    continue;
+                };
+                family.sample(&[("cluster", cluster), ("broker", leader.name), ("group", group)], end.end);
+            }
+        }
+    }
+    let mut members = metrics.gauge("rocketmq_group_count", "Members of a consumer group.");
+    for leader in leading {
+        for (group, count) in leader.running.group.consumer_counts() {
+            let group = group.as_deref().unwrap_or(OTHER);
+            members.sample(&[("cluster", cluster), ("broker", leader.name), ("group", group)], count);
         }
     }
     let mut offsets = metrics.gauge("rocketmq_producer_offset", "Ends of a topic's queues, added together.");
@@ -465,8 +530,16 @@ fn exporter(cluster: &str, status: &NodeStatus, leading: &[Leading<'_>], metrics
     by_reader(
         "rocketmq_consumer_tps",
         "Messages of a topic given to a group a second, over the last minute.",
-        &|leader, lag| lag.of.as_ref().map(|(topic, group)| leader.running.group.got_rate(topic, group)),
+        &|leader, lag| lag.of.as_ref().map(|(topic, group)| leader.running.group.got_rate(topic, group).0),
     );
+    by_reader(
+        "rocketmq_consumer_message_size",
+        "Bytes of a topic given to a group a second, over the last minute.",
+        &|leader, lag| lag.of.as_ref().map(|(topic, group)| leader.running.group.got_rate(topic, group).1),
+    );
+    by_reader("rocketmq_group_retrydiff", "Messages of its retry topic that a group has not consumed.", &|_, lag| {
+        lag.of.as_ref().filter(|(topic, _)| topic.is_retry()).map(|_| lag.messages as f64)
+    });
     by_reader("rocketmq_consumer_offset", "Offsets committed in a topic's queues, added together.", &|_, lag| {
         Some(lag.committed as f64)
     });
@@ -478,6 +551,7 @@ fn exporter(cluster: &str, status: &NodeStatus, leading: &[Leading<'_>], metrics
         "Age of the oldest message that a group has not consumed, in milliseconds.",
         &|_, lag| lag.waits_ms.map(|waits_ms| waits_ms as f64).or_else(|| (lag.messages == 0).then_some(0.0)),
     );
+    runtime(cluster, status, leading, metrics);
     let serves = |group: &&GroupStatus| leading.iter().any(|leader| leader.name == group.name);
     let mut used = metrics.gauge("rocketmq_brokeruntime_commitlog_disk_ratio", "Used part of the disk with the log.");
     for group in status.groups.iter().filter(serves) {
@@ -486,4 +560,61 @@ fn exporter(cluster: &str, status: &NodeStatus, leading: &[Leading<'_>], metrics
             used.sample(&[("cluster", cluster), ("broker", &group.name)], 1.0 - free);
         }
     }
+}
+
+/// What the exporter reads from the table that a broker shows to tools.
+fn runtime(cluster: &str, status: &NodeStatus, leading: &[Leading<'_>], metrics: &mut MetricsText) {
+    let figures: Vec<(&Leading<'_>, Runtime)> =
+        leading.iter().map(|leader| (leader, leader.running.group.runtime())).collect();
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Leading<'_>, &Runtime) -> Option<f64>| {
+        let mut family = metrics.gauge(&format!("rocketmq_brokeruntime_{name}"), help);
+        for (leader, figures) in &figures {
+            if let Some(value) = value(leader, figures) {
+                family.sample(&[("cluster", cluster), ("broker", leader.name)], value);
+            }
+        }
+    };
+    let mut rates = |name: &str, help: &str, rate: fn(&Runtime) -> [f64; 3]| {
+        for (at, seconds) in [10, 60, 600].into_iter().enumerate() {
+            let help = format!("{help}, over the last {seconds} s.");
+            gauge(&format!("{name}_tps{seconds}"), &help, &|_, figures| Some(rate(figures)[at]));
+        }
+    };
+    rates("put", "Messages put a second", |figures| figures.put);
+    rates("gettransfered", "Messages given a second", |figures| figures.got);
+    rates("getfound", "Pulls a second that found something", |figures| figures.found);
+    rates("getmiss", "Pulls a second that found nothing", |figures| figures.missed);
+    rates("gettotal", "Pulls a second", |figures| figures.pulled);
+    gauge("msg_put_total_today_now", "Messages put since the start.", &|_, figures| Some(figures.now.put as f64));
+    gauge("msg_gettotal_today_now", "Messages given since the start.", &|_, figures| Some(figures.now.got as f64));
+    for (at, day, words) in [(0, "yesterdaymorning", "yesterday"), (1, "todaymorning", "today")] {
+        let help = |what: &str| format!("Messages {what} since the start, when {words} began, UTC.");
+        gauge(&format!("msg_puttotal_{day}"), &help("put"), &|_, figures| Some(figures.mornings[at].put as f64));
+        gauge(&format!("msg_gettotal_{day}"), &help("given"), &|_, figures| Some(figures.mornings[at].got as f64));
+    }
+    gauge("putmessage_times_total", "Messages put since the start.", &|_, figures| Some(figures.now.put as f64));
+    gauge("put_message_size_total", "Bytes put since the start.", &|_, figures| Some(figures.put_bytes as f64));
+    gauge("put_message_average_size", "Bytes of a message put, on average since the start.", &|_, figures| {
+        Some(figures.put_bytes as f64 / figures.now.put.max(1) as f64)
+    });
+    gauge("commitlog_maxoffset", "Where the next message goes in the log.", &|leader, _| {
+        Some(leader.running.store.physical_end() as f64)
+    });
+    gauge("commitlog_minoffset", "Where the log begins.", &|leader, _| {
+        Some(leader.running.store.physical_start().ok()? as f64)
+    });
+    gauge("dispatch_behind_bytes", "Committed bytes of the log that consumers do not see yet.", &|leader, _| {
+        let committed = leader.running.log.watermarks().committed_end.get();
+        Some(committed.saturating_sub(leader.running.store.physical_end()) as f64)
+    });
+    let of = |leader: &Leading<'_>| status.groups.iter().find(|group| group.name == leader.name);
+    gauge("earliest_message_timestamp", "When the oldest message was stored, in milliseconds.", &|leader, _| {
+        Some(of(leader)?.log.as_ref()?.earliest_message_ms? as f64)
+    });
+    gauge("commitlogdir_capacity_total", "Bytes of the file system with the log.", &|leader, _| {
+        Some(of(leader)?.disk.as_ref()?.total_bytes as f64)
+    });
+    gauge("commitlogdir_capacity_free", "Free bytes of the file system with the log.", &|leader, _| {
+        Some(of(leader)?.disk.as_ref()?.free_bytes as f64)
+    });
 }

@@ -4,6 +4,7 @@
 //! newest and the oldest sample of a ring. Counting takes a read lock and an atomic addition.
 
 mod labelled;
+mod spread;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use protocol::{GroupName, TopicName};
 use raft_store::Times;
 
 use self::labelled::{Counts, Labels, Reader, TopicCount};
-pub(crate) use self::labelled::{GotTotals, MessageKind, OTHER, PutTotals, Sizes, SizesSeen};
+pub(crate) use self::labelled::{GotTotals, MessageKind, OTHER, PutTotals};
+use self::spread::{COMMIT_SECONDS_BOUNDS, SIZE_BOUNDS};
+pub(crate) use self::spread::{Spread, SpreadSeen};
 
 /// How often [`Stats::sample`] is to be called.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
@@ -41,6 +44,8 @@ pub(crate) struct Rate {
     pub(crate) per_second: f64,
     /// How many for each time something was counted.
     pub(crate) per_time: f64,
+    /// Their bytes a second, where those are counted.
+    pub(crate) bytes_per_second: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +53,7 @@ struct Sample {
     at: Instant,
     value: u64,
     times: u64,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -82,9 +88,11 @@ impl Ring {
         let sum = last.value - first.value;
         let times = last.times - first.times;
         let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         Rate {
             sum,
-            per_second: if seconds > 0.0 { sum as f64 / seconds } else { 0.0 },
+            per_second: per_second(sum),
+            bytes_per_second: per_second(last.bytes - first.bytes),
             per_time: if times > 0 { sum as f64 / times as f64 } else { 0.0 },
         }
     }
@@ -103,6 +111,7 @@ struct Rings {
 pub(crate) struct Meter {
     value: AtomicU64,
     times: AtomicU64,
+    bytes: AtomicU64,
     rings: Mutex<Rings>,
 }
 
@@ -112,6 +121,7 @@ impl Meter {
         let meter = Self {
             value: AtomicU64::new(0),
             times: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             rings: Mutex::new(Rings {
                 taken: 0,
                 fine: Ring::new(FINE_SAMPLES),
@@ -129,13 +139,24 @@ impl Meter {
         self.times.fetch_add(1, Relaxed);
     }
 
+    /// Counts `count` things of `bytes` in all at once.
+    pub(crate) fn add_sized(&self, count: u64, bytes: u64) {
+        self.add(count);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
     /// Everything counted so far.
     pub(crate) fn total(&self) -> u64 {
         self.value.load(Relaxed)
     }
 
     fn sample(&self, now: Instant) {
-        let sample = Sample { at: now, value: self.value.load(Relaxed), times: self.times.load(Relaxed) };
+        let sample = Sample {
+            at: now,
+            value: self.value.load(Relaxed),
+            times: self.times.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+        };
         let mut rings = self.rings.lock();
         if rings.taken.is_multiple_of(FINE_PER_COARSE) {
             rings.ten_minutes.push(sample);
@@ -227,7 +248,9 @@ pub(crate) struct Stats {
     /// From a pull, or from when it was woken, to its answer.
     pub(crate) pull_times: Times,
     /// Sizes of messages put.
-    pub(crate) sizes: Sizes,
+    pub(crate) sizes: Spread,
+    /// Seconds from the birth of a transaction's message to its commit.
+    pub(crate) commit_seconds: Spread,
     mornings: Mutex<Mornings>,
     by_topic: RwLock<HashMap<TopicName, Arc<TopicCount>>>,
     by_reader: RwLock<HashMap<TopicName, HashMap<GroupName, Arc<Reader>>>>,
@@ -250,7 +273,8 @@ impl Stats {
             rolled_back: AtomicU64::new(0),
             send_times: Times::default(),
             pull_times: Times::default(),
-            sizes: Sizes::default(),
+            sizes: Spread::new(&SIZE_BOUNDS),
+            commit_seconds: Spread::new(&COMMIT_SECONDS_BOUNDS),
             mornings: Mutex::default(),
             by_topic: RwLock::new(HashMap::new()),
             by_reader: RwLock::new(HashMap::new()),
@@ -268,7 +292,8 @@ impl Stats {
     pub(crate) fn count_put(&self, topic: &TopicName, kind: MessageKind, count: u64, bytes: u64) {
         self.put.add(count);
         self.put_bytes.add(bytes);
-        self.sizes.note(count, bytes);
+        // They count as equally large, which those of a batch need not be.
+        self.sizes.note(count, bytes / count.max(1), bytes);
         if let Some(found) = self.by_topic.read().get(topic) {
             found.add(kind, count, bytes);
             return;
@@ -378,7 +403,7 @@ mod tests {
         stats.count_put(&topic, MessageKind::Normal, 15, 150);
         stats.sample(start + Duration::from_secs(10));
         let meter = stats.topic("T").unwrap();
-        assert_eq!(meter.minute(), Rate { sum: 20, per_second: 2.0, per_time: 10.0 });
+        assert_eq!(meter.minute(), Rate { sum: 20, per_second: 2.0, per_time: 10.0, bytes_per_second: 20.0 });
         assert_eq!(stats.put.recent(), [2.0, 2.0, 2.0]);
         for tick in 2..=8 {
             stats.sample(start + Duration::from_secs(10 * tick));

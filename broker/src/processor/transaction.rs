@@ -160,6 +160,7 @@ impl Group {
                 ),
             ));
         }
+        let born_ms = record.born_timestamp();
         let mut records = BytesMut::new();
         let mut topic = None;
         if end == HalfEnd::Commit {
@@ -171,6 +172,9 @@ impl Group {
                 let ended = if topic.is_some() { &self.0.stats.committed } else { &self.0.stats.rolled_back };
                 ended.fetch_add(1, Ordering::Relaxed);
                 if let Some(topic) = topic {
+                    let lasted_ms = now().wall_ms.saturating_sub(born_ms);
+                    let seconds = u64::try_from(lasted_ms).unwrap_or(0) / 1_000;
+                    self.0.stats.commit_seconds.note(1, seconds, seconds);
                     self.0.stats.count_put(&topic, MessageKind::Transaction, 1, records.len() as u64);
                 }
                 Ok(success(request))

@@ -184,6 +184,7 @@ async fn another_parser_reads_what_is_exported_and_it_adds_up() {
         ("gantry_log_sync_seconds", 1.0),
         ("gantry_pull_seconds", sent),
         ("rocketmq_message_size", sent),
+        ("rocketmq_finish_message_latency", 0.0),
     ] {
         let label = if name.starts_with("gantry") { "group" } else { "node_id" };
         let [sample] = named(&samples, name, &[(label, "broker-a")])[..] else { panic!("{name} is not there once") };
@@ -192,6 +193,17 @@ async fn another_parser_reads_what_is_exported_and_it_adds_up() {
         let last = buckets.last().unwrap();
         assert!(last.less_than.is_infinite() && last.count >= at_least, "{name}: {buckets:?}");
     }
+    for (name, value) in [
+        ("msg_put_total_today_now", sent),
+        ("msg_gettotal_today_now", sent),
+        ("putmessage_times_total", sent),
+        ("put_message_size_total", total("rocketmq_throughput_in_total", &[])),
+    ] {
+        assert_eq!(total(&format!("rocketmq_brokeruntime_{name}"), &[("broker", "broker-a")]), value, "{name}");
+    }
+    assert!(total("rocketmq_brokeruntime_commitlog_maxoffset", &[("broker", "broker-a")]) > 0.0);
+    let (lag, queueing) = ("rocketmq_consumer_lag_latency", "rocketmq_consumer_queueing_latency");
+    assert_eq!(named(&samples, lag, &[]).len(), named(&samples, queueing, &[]).len());
     stop(node).await;
 }
 

@@ -103,7 +103,7 @@ impl TopicCount {
     }
 
     pub(super) fn add(&self, kind: MessageKind, messages: u64, bytes: u64) {
-        self.meter.add(messages);
+        self.meter.add_sized(messages, bytes);
         self.by_kind[kind as usize].add(messages, bytes);
     }
 }
@@ -128,7 +128,7 @@ impl Reader {
     }
 
     pub(super) fn add(&self, messages: u64, bytes: u64) {
-        self.meter.add(messages);
+        self.meter.add_sized(messages, bytes);
         self.counter.add(messages, bytes);
     }
 }
@@ -244,48 +244,6 @@ pub(super) fn got_totals(
     totals
 }
 
-/// How large messages are.
-#[derive(Debug, Default)]
-pub(crate) struct Sizes {
-    buckets: [AtomicU64; Self::BOUNDS.len() + 1],
-    bytes: AtomicU64,
-}
-
-/// What was noted so far.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct SizesSeen {
-    /// How many are at most so large, for each bound in rising order.
-    pub(crate) at_most: Vec<(u64, u64)>,
-    /// All messages.
-    pub(crate) count: u64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
-}
-
-impl Sizes {
-    /// RocketMQ's bounds, in bytes.
-    const BOUNDS: [u64; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
-
-    /// Counts messages of one request. They count as equally large, which those of a batch need not be.
-    pub(crate) fn note(&self, messages: u64, bytes: u64) {
-        let size = bytes / messages.max(1);
-        let bucket = Self::BOUNDS.partition_point(|&bound| bound < size);
-        self.buckets[bucket].fetch_add(messages, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Everything so far.
-    pub(crate) fn seen(&self) -> SizesSeen {
-        let mut count = 0;
-        let mut at_most = Vec::with_capacity(Self::BOUNDS.len());
-        for (number, bucket) in self.buckets.iter().enumerate() {
-            count += bucket.load(Relaxed);
-            at_most.extend(Self::BOUNDS.get(number).map(|&bound| (bound, count)));
-        }
-        SizesSeen { at_most, count, bytes: self.bytes.load(Relaxed) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -347,15 +305,15 @@ mod tests {
 
     #[test]
     fn sizes_count_each_message_of_a_batch() {
-        let sizes = Sizes::default();
-        sizes.note(1, 1_024);
-        sizes.note(10, 20_000);
-        sizes.note(1, 5 << 20);
-        let seen = sizes.seen();
+        let stats = Stats::new(Instant::now(), 1);
+        for (count, bytes) in [(1, 1_024), (10, 20_000), (1, 5 << 20)] {
+            stats.count_put(&topic("a"), MessageKind::Normal, count, bytes);
+        }
+        let seen = stats.sizes.seen();
         assert_eq!(
             seen.at_most,
             [(1 << 10, 1), (4 << 10, 11), (512 << 10, 11), (1 << 20, 11), (2 << 20, 11), (4 << 20, 11)]
         );
-        assert_eq!((seen.count, seen.bytes), (12, 1_024 + 20_000 + (5 << 20)));
+        assert_eq!((seen.count, seen.sum), (12, 1_024 + 20_000 + (5 << 20)));
     }
 }
