@@ -15,6 +15,7 @@
 
 mod access;
 mod all_topics;
+mod bootstrap;
 mod change;
 mod cluster;
 mod error;
@@ -52,6 +53,8 @@ use utoipa_axum::routes;
 
 pub use access::{Role, TokenHash, Tokens, hash_token};
 pub use all_topics::{ClusterTopic, ClusterTopics, TopicNames, TopicPlace};
+pub(crate) use bootstrap::not_waiting;
+pub use bootstrap::{BeginGroup, BeginMember, BeginState, BeginStatus, BootstrapReport};
 use change::Change;
 pub use change::{Changed, Plan};
 pub use cluster::{ClusterStatus, GroupView, NodeView, ReplicaView};
@@ -187,6 +190,12 @@ pub trait Admin: Send + Sync + 'static {
 
     /// The groups that this node leads.
     fn leads(&self) -> Vec<String>;
+
+    /// How far this node is with a new cluster.
+    fn begin_status(&self) -> BeginStatus;
+
+    /// Lets this node, which waits for that with empty directories, begin a new cluster. Waits until it has.
+    fn begin(&self) -> BoxFuture<'static, Result<BeginStatus, AdminError>>;
 
     /// Has this node lead nothing from now on as long as others can, or lets it lead again. Waits until leadership has
     /// moved, for a bounded time.
@@ -342,8 +351,8 @@ fn described() -> (axum::Router<Arc<dyn Admin>>, utoipa::openapi::OpenApi) {
         .merge(cluster::routes())
         .merge(all_topics::routes())
         .merge(events::routes());
-    let changes = lead::routes();
-    let named_node = lead::named_node_routes().merge(events::named_node_routes());
+    let changes = lead::routes().merge(bootstrap::routes());
+    let named_node = lead::named_node_routes().merge(events::named_node_routes()).merge(bootstrap::named_node_routes());
     let about_a_node = OpenApiRouter::new()
         .routes(routes!(node_status))
         .routes(routes!(accept_clock))

@@ -18,6 +18,7 @@
 //! proof that this process is gone.
 
 mod balance;
+mod begin;
 mod damaged;
 mod descriptors;
 mod drain;
@@ -51,6 +52,8 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::begin::Begin;
+use self::damaged::describe_failure;
 use self::drain::Drain;
 use self::events::EventLog;
 use self::group::NodeGroup;
@@ -83,13 +86,24 @@ const LAST_ENTRIES_TIME: Duration = Duration::from_millis(300);
 /// What a start is told besides the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct StartOptions {
-    /// An empty directory may become a new replica. Only for the first start of a new group.
-    pub bootstrap: bool,
+    /// Whether an empty directory may become a new replica.
+    pub bootstrap: Bootstrap,
     /// An empty directory comes back under another identity: the one it had went with its disk. Only for a member of a
     /// group that has others.
     pub rejoin: bool,
     /// When the process started.
     pub started: Instant,
+}
+
+/// Whether empty directories may become replicas of new groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bootstrap {
+    /// No: they are lost disks.
+    Forbidden,
+    /// Yes. Only for the first start of a new cluster.
+    Allowed,
+    /// Once an operator has said so by `POST /v1/cluster/bootstrap`; if all of them are empty, the start waits for that.
+    WhenCalled,
 }
 
 /// Client ports that the process was given, and who wants to know when they are served.
@@ -221,6 +235,7 @@ struct Shared {
     retention: Arc<NodeRetention>,
     events: EventLog,
     drain: Drain,
+    begin: Begin,
     /// The first failure of a group.
     failure: watch::Sender<Option<String>>,
 }
@@ -285,6 +300,7 @@ impl Node {
             retention: Arc::new(retention),
             events: EventLog::new(&options.node.name),
             drain: Drain::open(&options.node.data_dir),
+            begin: Begin::new(),
             options,
         });
         let weak = Arc::downgrade(&shared);
@@ -308,13 +324,18 @@ impl Node {
                     let _ = accepting.send(());
                 }
                 node.serve_http(listeners.http, listeners.watch);
-                node.start_groups(start, &cold_reads).await
+                let start = node.await_begin(start).await;
+                let started = node.start_groups(start, &cold_reads).await;
+                // From now on the groups know whom to talk to.
+                node.hub.expect([]);
+                started
             }
             Err(error) => Err(error),
         };
         match started {
             Ok(()) => {
                 *node.shared.state.lock() = NodeState::Running;
+                node.shared.begin.ended(None);
                 tracing::info!(after = ?start.started.elapsed(), "every replica runs");
                 node.spawn(note_ready(Arc::clone(&node.shared)));
                 let watched = Arc::clone(&node.shared);
@@ -328,10 +349,28 @@ impl Node {
                 Ok(node)
             }
             Err(error) => {
+                node.shared.begin.ended(Some(describe_failure(&error)));
                 node.close().await;
                 Err(error)
             }
         }
+    }
+
+    /// Waits until the node may begin with its empty directories, if it is to wait for that.
+    async fn await_begin(&self, start: StartOptions) -> StartOptions {
+        let groups = &self.shared.groups;
+        if start.bootstrap != Bootstrap::WhenCalled {
+            return start;
+        }
+        if groups.iter().any(|group| group.options().joins() || group.has_files()) {
+            return StartOptions { bootstrap: Bootstrap::Forbidden, ..start };
+        }
+        let own = &self.shared.options.node.name;
+        self.hub.expect(groups.iter().flat_map(|group| group.known_members().others(own)));
+        tracing::info!("has nothing: waits for `gantry cluster bootstrap`, on this node or on another one");
+        self.shared.begin.wait().await;
+        tracing::info!("told to begin a new cluster");
+        StartOptions { bootstrap: Bootstrap::Allowed, ..start }
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -111,6 +111,8 @@ pub(crate) struct Hub {
     /// Tells how many groups this node leads.
     leads: RwLock<Option<Leads>>,
     liveness: liveness::Liveness,
+    /// Nodes that this one is to begin a cluster with, while no replica runs here.
+    expected: RwLock<BTreeMap<String, PeerAddress>>,
     /// Ends what serves peers and the groups' links.
     cancel: CancellationToken,
     /// Ends the listener, after everything else.
@@ -166,6 +168,7 @@ impl PeerHub {
             admin_handler: RwLock::default(),
             leads: RwLock::default(),
             liveness: liveness::Liveness::default(),
+            expected: RwLock::default(),
             cancel: CancellationToken::new(),
             cancel_listener: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -282,6 +285,12 @@ impl PeerHub {
     /// Who answers calls of the HTTP side that other nodes pass on.
     pub fn set_admin_handler(&self, handler: Arc<dyn AdminHandler>) {
         *self.0.admin_handler.write() = Some(handler);
+    }
+
+    /// Nodes that this one is to begin a cluster with: calls of the HTTP side go to them, and are taken from them, although
+    /// no replica runs here yet.
+    pub fn expect(&self, nodes: impl IntoIterator<Item = PeerAddress>) {
+        *self.0.expected.write() = nodes.into_iter().map(|address| (address.node.clone(), address)).collect();
     }
 
     /// The nodes that share a group with this one.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use broker::config::Options;
-use broker::node::{ClientPorts, Node, StartError, StartOptions, StopKind};
+use broker::node::{Bootstrap, ClientPorts, Node, StartError, StartOptions, StopKind};
 use clap::Args;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
@@ -32,6 +32,10 @@ pub(crate) struct BrokerArgs {
     #[arg(long, env = "GANTRY_BOOTSTRAP", value_parser = clap::builder::BoolishValueParser::new(),
           num_args = 0, default_missing_value = "true", default_value = "false")]
     bootstrap: bool,
+    /// If the directory is empty, wait until `gantry cluster bootstrap` has looked at all nodes and lets them begin. Without
+    /// effect once it holds anything
+    #[arg(long, conflicts_with_all = ["bootstrap", "rejoin"])]
+    await_bootstrap: bool,
     /// Let an empty directory come back as a new member: this node's disk was lost. It asks the leader for another identity,
     /// is sent everything, and takes the place of what it was
     #[arg(long, conflicts_with = "bootstrap")]
@@ -71,7 +75,12 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
             StopSignal::new(args.stop_with_stdin)?
         };
         let ports = ClientPorts { inherited, accepting: Some(accepting) };
-        let start = StartOptions { bootstrap: args.bootstrap, rejoin: args.rejoin, started };
+        let bootstrap = match (args.bootstrap, args.await_bootstrap) {
+            (true, _) => Bootstrap::Allowed,
+            (false, true) => Bootstrap::WhenCalled,
+            (false, false) => Bootstrap::Forbidden,
+        };
+        let start = StartOptions { bootstrap, rejoin: args.rejoin, started };
         let node = tokio::select! {
             node = Node::start(options, start, ports) => node.map_err(explain)?,
             _ = stop.recv() => bail!("stopped while starting"),

@@ -19,7 +19,7 @@ use super::known_members::KnownMembers;
 use super::late_handler::LateHandler;
 use super::members::{self, CatchUp, Doorkeeper};
 use super::rejoin::{self, Former, Given};
-use super::{StartError, StartOptions, failure, flush, join, recover, replay};
+use super::{Bootstrap, StartError, StartOptions, failure, flush, join, recover, replay};
 use crate::config::{
     BrokerOptions, ClusterOptions, FlushOptions, GroupOptions, MemberOptions, NodeOptions, RaftOptions, StorageOptions,
 };
@@ -196,6 +196,14 @@ impl NodeGroup {
 
     pub(super) fn name(&self) -> &str {
         &self.options.name
+    }
+
+    /// Whether there is anything in the group's directory. One that cannot be read counts as full.
+    pub(super) fn has_files(&self) -> bool {
+        match std::fs::read_dir(&self.dir) {
+            Ok(mut found) => found.next().is_some(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
     }
 
     pub(super) fn running(&self) -> Option<Arc<Running>> {
@@ -382,7 +390,7 @@ impl NodeGroup {
                 let running = self.run(context, recovering, node_id).await?;
                 recover::report_alone(self, context, &running).await;
                 self.open_to_clients(&running);
-                if context.start.bootstrap && self.options.initializes() {
+                if context.start.bootstrap == Bootstrap::Allowed && self.options.initializes() {
                     let failed = |source| StartError::Raft { group: self.name().to_owned(), source: Box::new(source) };
                     running.raft.initialize().await.map_err(failed)?;
                 }
@@ -716,7 +724,7 @@ impl NodeGroup {
         log_options.runtime_dir.clone_from(&context.storage.runtime_dir);
         log_options.group = self.name().to_owned();
         log_options.node_name = context.node.name.clone();
-        log_options.create = context.start.bootstrap;
+        log_options.create = context.start.bootstrap == Bootstrap::Allowed;
         log_options.rejoin = context.start.rejoin && self.has_peers();
         log_options.segment_bytes = context.storage.segment_bytes;
         log_options.mount_identity = context.storage.mount_identity;

@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::group::{NodeGroup, Order};
-use super::{flush, member_orders, recover, topics};
+use super::{begin, flush, member_orders, recover, topics};
 use crate::disk::DiskState;
 use crate::http::{
-    Admin, AdminError, Changed, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, DamageStatus, DiskStatus,
-    DrainStatus, Event, FlushMode, FlushStatus, GroupStatus, LeaderStatus, ListQuery, LogStatus, LossReport,
-    MemberAnswer, MemberOrder, MemberQuery, MemberStatus, MembersStatus, MetricsText, NodeState, NodeStatus,
-    OperationStatus, Page, Place, RecoverOrder, RecoveryStatus, ReplayStatus, ReplicaRole, ResetOrder, ResetPlan,
-    RetentionStatus, ScrubStatus, Settle, SyncStatus, TopicDetails, TopicSpec, TopicView,
+    Admin, AdminError, BeginStatus, Changed, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, DamageStatus,
+    DiskStatus, DrainStatus, Event, FlushMode, FlushStatus, GroupStatus, LeaderStatus, ListQuery, LogStatus,
+    LossReport, MemberAnswer, MemberOrder, MemberQuery, MemberStatus, MembersStatus, MetricsText, NodeState,
+    NodeStatus, OperationStatus, Page, Place, RecoverOrder, RecoveryStatus, ReplayStatus, ReplicaRole, ResetOrder,
+    ResetPlan, RetentionStatus, ScrubStatus, Settle, SyncStatus, TopicDetails, TopicSpec, TopicView,
 };
 use crate::peer::{AdminCall, AdminReply, ForwardError};
 use crate::raft::{self, GroupMetrics, Role};
@@ -67,7 +67,9 @@ impl Admin for Shared {
             let text = "no name server knows this node yet, so no client finds it".to_owned();
             (!self.registration.was_registered()).then_some(text)
         };
-        let problem = problem(state, &groups, failure.as_deref()).or_else(unknown);
+        let waits =
+            || self.begin.is_waiting().then(|| "waits for `gantry cluster bootstrap`: it has no data".to_owned());
+        let problem = waits().or_else(|| problem(state, &groups, failure.as_deref())).or_else(unknown);
         NodeStatus {
             cluster: self.options.cluster.name.clone(),
             cluster_id: self.options.cluster.id.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -146,6 +148,24 @@ impl Admin for Shared {
     ) -> BoxFuture<'static, Result<ResetPlan, AdminError>> {
         let running = self.running(&group);
         Box::pin(async move { topics::reset(&*running?, &consumer, order, dry_run).await })
+    }
+
+    fn begin_status(&self) -> BeginStatus {
+        BeginStatus {
+            node: self.options.node.name.clone(),
+            state: self.begin.state(&self.groups),
+            groups: self.groups.iter().map(|group| begin::configured(group)).collect(),
+        }
+    }
+
+    fn begin(&self) -> BoxFuture<'static, Result<BeginStatus, AdminError>> {
+        let own = self.own.clone();
+        Box::pin(async move {
+            let stopping = || AdminError::Unavailable("the node is stopping".to_owned());
+            let shared = own.upgrade().ok_or_else(stopping)?;
+            shared.begin.tell(&shared.options.node.name).await?;
+            Ok(shared.begin_status())
+        })
     }
 
     fn events(&self) -> Vec<Event> {

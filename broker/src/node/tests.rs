@@ -59,6 +59,7 @@ fn options(dir: &Path) -> Options {
 }
 
 async fn start(options: Options, bootstrap: bool) -> Result<Node, StartError> {
+    let bootstrap = if bootstrap { Bootstrap::Allowed } else { Bootstrap::Forbidden };
     Node::start(options, StartOptions { bootstrap, rejoin: false, started: Instant::now() }, ClientPorts::default())
         .await
 }
@@ -116,7 +117,7 @@ async fn a_port_that_is_taken_is_named() {
 async fn an_inherited_port_is_served_and_outlives_the_node() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(dir.path());
-    let start = StartOptions { bootstrap: true, rejoin: false, started: Instant::now() };
+    let start = StartOptions { bootstrap: Bootstrap::Allowed, rejoin: false, started: Instant::now() };
     let addr = options.groups[1].client_listen;
     let kept = remoting::bind(addr).unwrap();
     let (accepting, accepts) = oneshot::channel();

@@ -63,8 +63,10 @@ impl Hub {
 
     /// The other nodes that are known, and where they are.
     pub(super) fn known_peers(&self) -> BTreeMap<String, PeerAddress> {
+        let mut known = self.expected.read().clone();
         let watched = self.liveness.watched.lock();
-        watched.iter().filter_map(|(node, entry)| Some((node.clone(), entry.address.lock().clone()?))).collect()
+        known.extend(watched.iter().filter_map(|(node, entry)| Some((node.clone(), entry.address.lock().clone()?))));
+        known
     }
 
     /// The other nodes that are known, and whether a connection to them stands.

@@ -158,7 +158,8 @@ fn admit(hub: &Hub, frame: &Frame) -> Result<(Greeting, Option<Arc<Group>>), Ref
         return Ok((hello, None));
     }
     if hello.class == Class::Admin {
-        return match hub.all_groups().iter().any(|group| group.hosts(&hello.node)) {
+        let shares_group = || hub.all_groups().iter().any(|group| group.hosts(&hello.node));
+        return match hub.expected.read().contains_key(&hello.node) || shares_group() {
             true => Ok((hello, None)),
             false => Err(Refusal::NotNow(format!("node {} shares no group that runs here", hello.node))),
         };

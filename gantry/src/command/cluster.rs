@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use broker::http::{
-    BalanceReport, ClusterStatus, DrainStatus, Event, Events, LeaderStatus, NodeView, Plan, ReplicaRole, ReplicaView,
-    SyncStatus,
+    BalanceReport, BootstrapReport, ClusterStatus, DrainStatus, Event, Events, LeaderStatus, NodeView, Plan,
+    ReplicaRole, ReplicaView, SyncStatus,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub(crate) enum ClusterCommand {
     Status(StatusArgs),
     /// Show what happened in the last hour: elections with their gaps, nodes that went and came, faults
     Events(EventsArgs),
+    /// Begin a new cluster from nodes that were all started with --await-bootstrap and have no data
+    Bootstrap(BalanceArgs),
     /// Hand over the leadership of a group, to a node or to the best replica
     Transfer(TransferArgs),
     /// Move all leaderships away from a node, and give it none until `undrain`; for maintenance
@@ -123,6 +125,15 @@ pub(crate) async fn run(command: ClusterCommand, format: Format) -> Result<()> {
             let path = format!("/v1/nodes/{}/undrain?dry_run={dry_run}", encode(&node));
             change::<DrainStatus>(&nodes, &path, dry_run, format, |_| {
                 format!("{node} may lead again; groups that prefer it come back by themselves")
+            })
+            .await
+            .map(drop)
+        }
+        ClusterCommand::Bootstrap(BalanceArgs { dry_run, nodes }) => {
+            let path = format!("/v1/cluster/bootstrap?dry_run={dry_run}");
+            change::<BootstrapReport>(&nodes, &path, dry_run, format, |report| match report.begun.as_slice() {
+                [] => format!("nothing to do: {} have begun already", report.nodes.join(", ")),
+                begun => format!("{} have begun; `gantry cluster status` shows the leaders", begun.join(", ")),
             })
             .await
             .map(drop)

@@ -1,6 +1,7 @@
 //! Real processes: a cluster as `gantry dev` runs it, killed, stopped and started again.
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod bootstrap;
 mod cluster;
 mod full_disk;
 mod join;

@@ -72,7 +72,7 @@ async fn the_word_to_rejoin_changes_nothing_where_nothing_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_one_cannot_come_back_on_an_empty_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let start = StartOptions { bootstrap: false, rejoin: true, started: Instant::now() };
+    let start = StartOptions { bootstrap: Bootstrap::Forbidden, rejoin: true, started: Instant::now() };
     let error =
         Node::start(options(dir.path()), start, ClientPorts::default()).await.err().expect("nobody has its messages");
     assert!(matches!(error, StartError::Log { source: raft_store::Error::NoStore { .. }, .. }), "{error:?}");

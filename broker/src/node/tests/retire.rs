@@ -108,7 +108,7 @@ impl Cluster {
     }
 
     pub(super) async fn rejoin_node(&mut self, at: usize) {
-        let start = StartOptions { bootstrap: false, rejoin: true, started: Instant::now() };
+        let start = StartOptions { bootstrap: Bootstrap::Forbidden, rejoin: true, started: Instant::now() };
         let node = Node::start(self.options[&at].clone(), start, ClientPorts::default()).await.unwrap();
         self.running.insert(at, node);
     }
