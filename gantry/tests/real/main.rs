@@ -302,3 +302,22 @@ fn flip(file: &Path, at: u64) {
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
+
+#[test]
+fn restarts_are_measured_after_a_stop_and_after_a_kill() {
+    let mut cluster = Cluster::start(&["--nodes", "1", "--groups", "1"]);
+    let data = cluster.data().display().to_string();
+    let args = ["bench", "restart", "--dev", &data, "--log", "1MiB", "--more", "100KiB", "--rounds", "1"];
+    let report: Value = cluster.run_json(&args);
+    let starts = report["starts"].as_array().unwrap();
+    assert_eq!(starts.iter().map(|start| start["after"].as_str().unwrap()).collect::<Vec<_>>(), ["stop", "kill"]);
+    for start in starts {
+        assert!(start["log_bytes"].as_u64().unwrap() > 1 << 20, "{start}");
+        assert!(start["acknowledged_ms"].as_u64() >= start["ready_ms"].as_u64(), "{start}");
+    }
+    // What was sent is all there: the log's length, what came before each end, and one message after each start.
+    let read: Value = cluster.run_json(&["bench", "consume", "--topic", "gantry-bench-restart"]);
+    let sent = |bytes: u64| bytes / 1024;
+    assert!(read["messages"].as_u64().unwrap() >= 2 * sent(100 << 10) + 2, "{read}");
+    cluster.stop();
+}
