@@ -604,6 +604,23 @@ async fn topics_and_groups_are_administered() {
     check(&client.call(request(RequestCode::GET_SUBSCRIPTIONGROUP_CONFIG, &[("group", "g")])).await, 26, &[]);
     check(&client.call(pull("T", 0, 0, 4, 0)).await, 0, &[]);
 
+    // The first is the field of tools of 4.9.
+    for field in ["removeOffset", "cleanOffset"] {
+        check(&client.call(put(r#"{"groupName":"h"}"#)).await, 0, &[]);
+        let place = [("consumerGroup", "h"), ("topic", "T"), ("queueId", "0"), ("commitOffset", "1")];
+        check(&client.call(request(RequestCode::UPDATE_CONSUMER_OFFSET, &place)).await, 0, &[]);
+        let has_place = async || {
+            let all = client.call(request(RequestCode::GET_ALL_CONSUMER_OFFSET, &[])).await;
+            String::from_utf8(all.body.to_vec()).unwrap().contains("T@h")
+        };
+        assert!(has_place().await, "its place is stored");
+        let remove = |value| request(RequestCode::DELETE_SUBSCRIPTIONGROUP, &[("groupName", "h"), (field, value)]);
+        check(&client.call(remove("false")).await, 0, &[]);
+        assert!(has_place().await, "its place may be wanted later");
+        check(&client.call(remove("true")).await, 0, &[]);
+        assert!(!has_place().await, "{field}");
+    }
+
     let unknown = client.call(RemotingCommand::request(RequestCode(9_999))).await;
     check(&unknown, 3, &[]);
     assert_eq!(unknown.remark.as_deref(), Some(" request type 9999 not supported"));
