@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 )
@@ -141,12 +140,7 @@ type gaps struct {
 
 var targets = map[string][2]float64{"kill": {60, 300}, "crash": {60, 300}, "pause": {1000, 1500}}
 
-// javaBudget is what the Java client gives a whole call, all its tries together.
-const javaBudget = 3 * time.Second
-
-// report judges what was seen. As many calls as untold says may fail in kills, if the Java client let them wait for its
-// whole budget: it does not tell all calls of a connection that was reset. compat/README.md says how that comes.
-func (l *ledger) report(faults []*fault, outages []*outage, untold int) *report {
+func (l *ledger) report(faults []*fault, outages []*outage) *report {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	r := &report{Faults: faults, Outages: outages, Acknowledged: len(l.acks), Delivered: len(l.given), DeliveredAgain: l.again, Failures: l.failures}
@@ -171,10 +165,6 @@ func (l *ledger) report(faults []*fault, outages []*outage, untold int) *report 
 	for _, f := range faults {
 		if f.Kind != "pause" {
 			failed += f.Failed
-		}
-		if f.Kind == "kill" {
-			excused := min(f.Untold, untold)
-			failed, untold = failed-excused, untold-excused
 		}
 		if f.Kind == "stop" {
 			retries += f.Retried + f.GoRetry
@@ -216,11 +206,7 @@ func (l *ledger) blame(faults []*fault) {
 		}
 	}
 	for _, failure := range l.failures {
-		f := call(failure.Started, failure.Took)
-		f.Failed++
-		if strings.HasPrefix(failure.Stream, "java") && failure.Took >= javaBudget {
-			f.Untold++
-		}
+		call(failure.Started, failure.Took).Failed++
 	}
 	for _, t := range l.goRetries {
 		at(t).GoRetry++

@@ -40,7 +40,6 @@ type options struct {
 	down, pause     time.Duration
 	out             string
 	enforceGaps     bool
-	untold          int
 }
 
 func main() {
@@ -60,7 +59,6 @@ func main() {
 	flag.DurationVar(&o.pause, "pause", 4*time.Second, "how long a paused node stays paused")
 	flag.StringVar(&o.out, "out", "", "file for the report as JSON")
 	flag.BoolVar(&o.enforceGaps, "enforce-gaps", false, "fail when a gap is longer than its target")
-	flag.IntVar(&o.untold, "untold", 0, "how many calls may fail in kills because a Java client does not tell them that their connection was reset")
 	flag.Parse()
 	if o.gantry == "" || o.data == "" || flag.NArg() > 0 {
 		flag.Usage()
@@ -160,7 +158,7 @@ func run(o options) (*report, error) {
 	}
 	progress("sending has ended; waiting for the consumer")
 	l.awaitReceived(drainLimit)
-	return l.report(faults, outages, o.untold), nil
+	return l.report(faults, outages), nil
 }
 
 // inflict waits until the cluster is healthy and quiet, then lets one leader fail and come back.

@@ -159,7 +159,6 @@ type fault struct {
 
 	// What the clients saw from this fault's start to the next one's.
 	Failed  int     `json:"failed_calls"`
-	Untold  int     `json:"failed_calls_untold"`
 	Retried int     `json:"retried_java"`
 	GoRetry int     `json:"retries_go"`
 	Long    int     `json:"calls_over_1s"`
