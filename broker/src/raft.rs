@@ -426,7 +426,20 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
     /// If this replica does not lead, there is nobody to hand over to, what is in flight is not applied everywhere
     /// within an election time-out, or leadership has not moved within two.
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, AdminError> {
-        self.0.hand_over.to(to, Urgency::Calm).await
+        let to = self.0.hand_over.to(to, Urgency::Calm).await?;
+        self.role_follows(to).await;
+        Ok(to)
+    }
+
+    /// Waits until this replica's role tells of the leader that Raft knows: who asks next is not to be told that the
+    /// former one leads, nor that nobody does.
+    async fn role_follows(&self, leader: u64) {
+        if leader == self.node_id() {
+            return;
+        }
+        let mut role = self.role();
+        let follows = role.wait_for(|role| role.leader().is_some());
+        let _ = tokio::time::timeout(self.0.hand_over.timing.election_timeout_max, follows).await;
     }
 
     /// Whom to hand leadership to: `to`, or the voter that misses least, if it says that it would lead.
@@ -492,7 +505,11 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
             return;
         }
         match self.0.hand_over.to(None, Urgency::Leaving).await {
-            Ok(to) => tracing::info!(group = self.group(), to, "leadership handed over"),
+            Ok(to) => {
+                tracing::info!(group = self.group(), to, "leadership handed over");
+                // A node forwards while it stops, if it knows whom to.
+                self.role_follows(to).await;
+            }
             Err(error) => tracing::warn!(group = self.group(), %error, "leadership not handed over"),
         }
     }

@@ -1,8 +1,8 @@
 //! Where the time of a message goes: its path through this broker as spans, for an OpenTelemetry collector.
 //!
 //! A message is followed if its client says so, by a property `traceparent` as W3C Trace Context defines it, and a share
-//! of those of whose clients say nothing. Its way into the log and its way to each consumer are a [`Journey`] each: a few
-//! instants, noted as it passes. Only when the answer has left is a journey handed to the [`Collector`], so nothing that a
+//! of those of whose clients say nothing. Its way into the log and its way to each consumer are a `Journey` each: a few
+//! instants, noted as it passes. Only when the answer has left is a journey handed to the `Collector`, so nothing that a
 //! collector does is in anybody's way.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //!  deliver |-wait----------------|-read-|-answer-|                  wait: held until reput has something
 //! ```
 //!
-//! Nothing here knows OpenTelemetry. What does is [`otlp`], behind the feature `otel`; without it there is never a
+//! Nothing here knows OpenTelemetry. What does is `otlp`, behind the feature `otel`; without it there is never a
 //! collector, and all that is left is a look at an `Option` for each request.
 
 #[cfg(feature = "otel")]
