@@ -138,7 +138,10 @@ impl Patience {
             RequestCode::SEARCH_OFFSET_BY_TIMESTAMP
             | RequestCode::GET_MAX_OFFSET
             | RequestCode::GET_MIN_OFFSET
-            | RequestCode::GET_EARLIEST_MSG_STORETIME => patience(2_000, 2_700, Repeat::Harmless),
+            | RequestCode::GET_EARLIEST_MSG_STORETIME
+            | RequestCode::QUERY_MESSAGE
+            | RequestCode::VIEW_MESSAGE_BY_ID
+            | RequestCode::QUERY_CONSUME_QUEUE => patience(2_000, 2_700, Repeat::Harmless),
             // Clients wait 1 s for a lock.
             RequestCode::LOCK_BATCH_MQ | RequestCode::UNLOCK_BATCH_MQ => patience(700, 900, Repeat::Harmless),
             // Tools wait 5 s.

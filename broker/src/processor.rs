@@ -10,13 +10,13 @@
 //! | `timer` | 370 | the leader |
 //! | `transaction` | 37 323, and 39 to producers | the leader; a producer may be connected to another replica |
 //! | `reply` | 324 325, and 326 to requesters | the leader; a requester may be connected to another replica |
-//! | `pull` | 11 361 | any replica within what it has applied; the leader beyond |
+//! | `pull` | 11 361 | any replica within what it has applied, once it has caught up; the leader beyond |
 //! | `pop` | 200050 to 200055, 200151 | the leader, through the log |
 //! | `assignment` | 400 402; 401 | any replica, from heartbeats and name servers; the leader, through the log |
 //! | `offset` | 14 15 29 30 31 32 | the leader, behind a read index |
 //! | `lock` | 41 42 | the leader, through the log |
 //! | `client` | 34 35 38 46 203 204 328, relays 221 223 307 309 | any replica, from heartbeats |
-//! | `query` | 12 33 321 | any replica, from what it has applied |
+//! | `query` | 12 33 321 | any replica that finds it; the leader says what is not there |
 //! | `admin_topic`, `admin_group`, `live_settings` | 17 18 25 200 207 215 222 225 314 | the leader, through the log |
 //! | `admin_topic`, `admin_group`, `consume_stats`, `runtime` | what tools read | any replica |
 //! | `refused` | what there is another way for | any replica |
@@ -29,6 +29,7 @@ mod admin_topic;
 pub(crate) mod answer;
 mod assignment;
 mod carry;
+mod caught_up;
 mod client;
 mod consume_stats;
 mod delay;
@@ -71,6 +72,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::answer::unsupported;
+use self::caught_up::{CaughtUp, READ_INDEX, READ_INDEX_PATIENCE};
 use self::live_settings::LiveCache;
 use self::offset_buffer::OffsetBuffer;
 use self::pop::{BusyQueues, PopSteps};
@@ -212,6 +214,8 @@ pub(crate) struct Shared {
     live: LiveCache,
     /// Where leader's work is done now.
     pub(crate) place: watch::Sender<Place>,
+    /// Whether this replica has caught up with whoever leads.
+    caught_up: CaughtUp,
     /// Consumer groups whose members will be told of a change.
     pub(crate) noticing: Mutex<std::collections::HashSet<GroupName>>,
     /// Groups whose creation is under way.
@@ -263,6 +267,7 @@ impl Group {
             stats: Stats::new(now.instant, metric_names_max),
             live: LiveCache::default(),
             place,
+            caught_up: CaughtUp::default(),
             noticing: Mutex::default(),
             creating: Mutex::default(),
             last_store_ms: AtomicI64::new(0),
@@ -354,6 +359,10 @@ impl Group {
             RequestCode::POP_MESSAGE | RequestCode::NOTIFICATION => self.serve_pop(request, responder, source),
             RequestCode::UPDATE_CONSUMER_OFFSET => self.serve_offset_update(request, responder, source),
             RequestCode::QUERY_ASSIGNMENT => self.serve_assignment(request, responder),
+            RequestCode::QUERY_MESSAGE | RequestCode::VIEW_MESSAGE_BY_ID | RequestCode::QUERY_CONSUME_QUEUE => {
+                self.serve_query(request, responder, source);
+            }
+            READ_INDEX if source.is_node() => self.serve_at_leader(request, responder, source, READ_INDEX_PATIENCE),
             RequestCode::CHECK_TRANSACTION_STATE | RequestCode::PUSH_REPLY_MESSAGE_TO_CLIENT if source.is_node() => {
                 self.pass_to_client(request, responder);
             }
@@ -401,10 +410,7 @@ impl Group {
     fn reads_files(code: RequestCode) -> bool {
         matches!(
             code,
-            RequestCode::QUERY_MESSAGE
-                | RequestCode::GET_BROKER_RUNTIME_INFO
-                | RequestCode::VIEW_MESSAGE_BY_ID
-                | RequestCode::QUERY_CONSUME_QUEUE
+            RequestCode::GET_BROKER_RUNTIME_INFO
                 | RequestCode::GET_TOPIC_STATS_INFO
                 | RequestCode::GET_CONSUME_STATS
                 | RequestCode::GET_BROKER_CONSUME_STATS
@@ -421,9 +427,6 @@ impl Group {
             RequestCode::GET_CONSUMER_CONNECTION_LIST => self.consumer_connections(request),
             RequestCode::GET_PRODUCER_CONNECTION_LIST => self.producer_connections(request),
             RequestCode::GET_ALL_PRODUCER_INFO => self.all_producers(request),
-            RequestCode::VIEW_MESSAGE_BY_ID => self.view_message(request),
-            RequestCode::QUERY_MESSAGE => self.query_message(request),
-            RequestCode::QUERY_CONSUME_QUEUE => self.query_consume_queue(request),
             RequestCode::GET_ALL_TOPIC_CONFIG => self.all_topics(request),
             RequestCode::GET_TOPIC_CONFIG => self.one_topic(request),
             RequestCode::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => self.system_topics(request),
@@ -468,6 +471,10 @@ impl Group {
             RequestCode::RECALL_MESSAGE => self.recall_message(request).await,
             RequestCode::RESUME_CHECK_HALF_MESSAGE => self.resume_check(request).await,
             RequestCode::PULL_MESSAGE | RequestCode::LITE_PULL_MESSAGE => self.pull_for_certain(request).await,
+            RequestCode::QUERY_MESSAGE | RequestCode::VIEW_MESSAGE_BY_ID | RequestCode::QUERY_CONSUME_QUEUE => {
+                self.query_for_certain(request).await
+            }
+            READ_INDEX => self.say_read_index(request).await,
             RequestCode::POP_MESSAGE | RequestCode::NOTIFICATION => self.pop(request).await,
             RequestCode::ACK_MESSAGE => self.acknowledge(request).await,
             RequestCode::BATCH_ACK_MESSAGE => self.acknowledge_batch(request).await,

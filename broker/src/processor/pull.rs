@@ -1,6 +1,7 @@
 //! Pulling: codes 11 and 361.
 //!
-//! Any replica serves messages within what it has applied: they are committed, and the same everywhere. What lies at or
+//! Any replica serves messages within what it has applied: they are committed, and the same everywhere. One that has not
+//! caught up with its leader yet lets that decide, since it may show what the log has hidden further on. What lies at or
 //! beyond the end is another matter. At the end the request waits, wherever it is, and is woken by the next message.
 //! Beyond the end only a leader that is sure to lead can tell a wrong offset from one that it has not reached itself, so
 //! code 21, which moves consumers, never comes from anyone else.
@@ -148,6 +149,10 @@ impl Group {
                 self.pull_at_leader(request, responder, source);
                 return;
             }
+            Err(_) if !self.shows_all() => {
+                self.pull_at_leader(request, responder, source);
+                return;
+            }
             Err(failure) => return self.reply(&request, responder, Err(failure)),
         };
         if header.commits_offset() && header.commit_offset >= 0 {
@@ -172,6 +177,9 @@ impl Group {
         hold: Option<Duration>,
         parked: Option<Instant>,
     ) {
+        if !self.shows_all() {
+            return self.certify_pull(request, responder, task, hold);
+        }
         let began = Instant::now();
         if self.0.store.is_hot(&task.topic, task.queue_id, task.queue_offset) {
             self.run_pull_here(request, responder, task, hold, parked, began);

@@ -1,16 +1,22 @@
-//! Looking messages up: codes 12, 33 and 321. Any replica answers from what it has applied.
+//! Looking messages up: codes 12, 33 and 321.
+//!
+//! Any replica answers that has caught up with its leader and finds all that was asked for. What a replica does not find,
+//! another one may have: only a leader that is sure to lead says so. While nobody leads, what was found is better than
+//! nothing.
 
 use bytes::Bytes;
 use protocol::body::{ConsumeQueueEntry, QueryConsumeQueueBody};
 use protocol::header::{QueryConsumeQueueRequest, QueryMessageRequest, QueryMessageResponse, ViewMessageRequest};
-use protocol::{RemotingCommand, ResponseCode};
+use protocol::{RemotingCommand, RequestCode, ResponseCode};
+use remoting::Responder;
 
 use super::Group;
-use super::answer::{Failure, Outcome, success};
+use super::answer::{Failure, Outcome, success, unsupported};
 use super::client::subscription_body;
 use super::filter::MessageFilter;
 use super::send::wire_offset;
 use crate::client_table::SubscriptionLookup;
+use crate::forward::{Patience, Source};
 
 /// Messages found by a unique key, whatever the client asks for.
 const UNIQUE_KEY_MESSAGES_MAX: usize = 32;
@@ -21,18 +27,88 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Entries of a consume queue in one answer.
 const ENTRIES_MAX: usize = 1_024;
 
+/// What a replica finds by itself.
+enum Found {
+    /// All that there can be.
+    All(RemotingCommand),
+    /// There may be more.
+    Some(RemotingCommand),
+    /// Nothing, in the words that say so.
+    Nothing(Outcome),
+}
+
+impl Found {
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Self::All(answer) | Self::Some(answer) => Ok(answer),
+            Self::Nothing(outcome) => outcome,
+        }
+    }
+}
+
 impl Group {
-    pub(super) fn view_message(&self, request: &RemotingCommand) -> Outcome {
-        let header = ViewMessageRequest::decode(request)?;
-        let found = u64::try_from(header.physical_offset).ok().map(|place| self.0.store.message_at(place));
-        let found = found.transpose().map_err(|error| Failure::error(format!("reading the message: {error}")))?;
-        match found.flatten() {
-            Some(message) => Ok(success(request).with_body(message)),
-            None => Err(Failure::error(format!("can not find message by the offset, {}", header.physical_offset))),
+    pub(super) fn serve_query(&self, request: RemotingCommand, responder: Responder, source: Source) {
+        let Some(patience) = Patience::of(request.request_code(), request.language) else {
+            return self.reply(&request, responder, Ok(unsupported(&request)));
+        };
+        if source.is_node() || !self.shows_all() {
+            self.serve_at_leader(request, responder, source, patience);
+            return;
+        }
+        let group = self.clone();
+        self.0.tasks.spawn(async move {
+            let asked = request.clone();
+            let here = group.clone();
+            let own = match tokio::task::spawn_blocking(move || here.look_up(&asked)).await {
+                Ok(Ok(Found::All(answer))) => return responder.send(answer),
+                Ok(Ok(Found::Some(answer))) => Some(answer),
+                Ok(Ok(Found::Nothing(_))) => None,
+                Ok(Err(failure)) => return group.reply(&request, responder, Err(failure)),
+                Err(error) => {
+                    return group.reply(&request, responder, Err(Failure::error(format!("looking it up: {error}"))));
+                }
+            };
+            let origin = responder.peer_addr();
+            let leaders = Box::pin(group.at_leader(&request, origin, source, patience)).await;
+            let leaders =
+                leaders.filter(|answer| own.is_none() || answer.response_code() != ResponseCode::SERVICE_NOT_AVAILABLE);
+            match leaders.or(own) {
+                Some(answer) => responder.send(answer),
+                None => responder.forget(),
+            }
+        });
+    }
+
+    /// Looks up as the leader, whose word on what is not there counts.
+    pub(super) async fn query_for_certain(&self, request: &RemotingCommand) -> Outcome {
+        self.be_sure_to_lead().await?;
+        let (group, asked) = (self.clone(), request.clone());
+        let found = tokio::task::spawn_blocking(move || group.look_up(&asked)).await;
+        found.map_err(|error| Failure::error(format!("looking it up: {error}")))??.into_outcome()
+    }
+
+    fn look_up(&self, request: &RemotingCommand) -> Result<Found, Failure> {
+        match request.request_code() {
+            RequestCode::VIEW_MESSAGE_BY_ID => self.view_message(request),
+            RequestCode::QUERY_MESSAGE => self.query_message(request),
+            _ => self.query_consume_queue(request),
         }
     }
 
-    pub(super) fn query_message(&self, request: &RemotingCommand) -> Outcome {
+    fn view_message(&self, request: &RemotingCommand) -> Result<Found, Failure> {
+        let header = ViewMessageRequest::decode(request)?;
+        let found = u64::try_from(header.physical_offset).ok().map(|place| self.0.store.message_at(place));
+        let found = found.transpose().map_err(|error| Failure::error(format!("reading the message: {error}")))?;
+        Ok(match found.flatten() {
+            Some(message) => Found::All(success(request).with_body(message)),
+            None => Found::Nothing(Err(Failure::error(format!(
+                "can not find message by the offset, {}",
+                header.physical_offset
+            )))),
+        })
+    }
+
+    fn query_message(&self, request: &RemotingCommand) -> Result<Found, Failure> {
         let header = QueryMessageRequest::decode(request)?;
         let messages_max = if header.unique_key_query {
             UNIQUE_KEY_MESSAGES_MAX
@@ -60,16 +136,22 @@ impl Group {
             },
         }
         .encode_into(&mut answer.ext);
-        Ok(answer)
+        let is_all = header.unique_key_query || found.messages.len() >= messages_max;
+        Ok(match (is_hit, is_all) {
+            (true, true) => Found::All(answer),
+            (true, false) => Found::Some(answer),
+            (false, _) => Found::Nothing(Ok(answer)),
+        })
     }
 
-    pub(super) fn query_consume_queue(&self, request: &RemotingCommand) -> Outcome {
+    fn query_consume_queue(&self, request: &RemotingCommand) -> Result<Found, Failure> {
         let header = QueryConsumeQueueRequest::decode(request)?;
         let topic = self.0.state.topic(&header.topic);
         let queue_id = u32::try_from(header.queue_id).ok();
         let queue_id = queue_id.filter(|queue_id| topic.as_ref().is_some_and(|topic| *queue_id < topic.queues()));
         let Some(queue_id) = queue_id else {
-            return Err(Failure::error(format!("{}@{} is not exist!", header.queue_id, header.topic)));
+            let unknown = Failure::error(format!("{}@{} is not exist!", header.queue_id, header.topic));
+            return Ok(Found::Nothing(Err(unknown)));
         };
         let subscription = match &header.group {
             Some(group) => match self.0.clients.subscription(group, &header.topic) {
@@ -99,7 +181,11 @@ impl Group {
                 .collect(),
             subscription_data: subscription.map(|subscription| subscription_body(&subscription)),
         };
-        Ok(success(request).with_body(body.encode()))
+        let answer = success(request).with_body(body.encode());
+        Ok(match entries.len() {
+            found if found == count => Found::All(answer),
+            _ => Found::Some(answer),
+        })
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) fn spawn_all(group: &Group) {
     tasks.spawn(async move { Box::pin(this.copy_clients()).await });
     let this = run(group);
     tasks.spawn(async move { this.watch_disk().await });
+    let this = run(group);
+    tasks.spawn(async move { Box::pin(this.catch_up()).await });
 }
 
 impl Group {
@@ -88,6 +90,11 @@ impl Group {
             let takes_over = matches!(place, Place::Here { .. }) && place != self.place();
             if takes_over {
                 self.go_on_in_time();
+            }
+            match place {
+                Place::Here { .. } if takes_over => self.0.caught_up.lead(),
+                Place::There { .. } if place != self.place() => self.0.caught_up.follow_another(),
+                _ => {}
             }
             let before = self.0.place.send_replace(place);
             if matches!(before, Place::Here { .. }) && before != place {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use protocol::body::{QueueData, TopicRouteData};
 use protocol::header::Perm;
 use protocol::{RemotingCommand, RequestCode, TopicName};
-use raft_store::{ClusterId, FlushMode, Member};
+use raft_store::{ClusterId, FlushMode, LogView, Member};
 use remoting::{Channel, ChannelOptions, Connection, Handler, Responder, Server, ServerHandle};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -74,8 +74,16 @@ pub(crate) struct Node {
     hub: PeerHub,
     sequencer: Sequencer,
     store: StoreControl,
+    log: LogView,
     server: Option<ServerHandle>,
-    _dir: TempDir,
+    disk_of: Disk,
+}
+
+/// What a node leaves behind when it stops.
+pub(crate) struct Disk {
+    dir: TempDir,
+    /// How often it was started.
+    starts: u64,
 }
 
 pub(crate) struct Cluster {
@@ -166,8 +174,17 @@ impl Cluster {
 
     /// Starts a node that has not run yet.
     pub(crate) async fn start_node(&mut self, id: u64) {
-        let (peers, clients) = self.ports.remove(&id).unwrap();
-        self.nodes.insert(id, Node::start(id, &self.members, self.timing, peers, clients).await);
+        let ports = self.ports.remove(&id).unwrap();
+        let disk = Disk { dir: tempfile::tempdir().unwrap(), starts: 0 };
+        self.nodes.insert(id, Node::start(id, &self.members, self.timing, ports, disk).await);
+    }
+
+    /// Starts a node again that was stopped and is reached through a link.
+    pub(crate) async fn start_again(&mut self, id: u64, disk: Disk) {
+        let peers = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let clients = remoting::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        self.links[&id].lead_to(peers.local_addr().unwrap());
+        self.nodes.insert(id, Node::start(id, &self.members, self.timing, (peers, clients), disk).await);
     }
 
     /// The node that serves as leader, when there is one.
@@ -213,20 +230,22 @@ impl Node {
         id: u64,
         members: &BTreeMap<u64, Member>,
         timing: Timing,
-        peers: TcpListener,
-        clients: std::net::TcpListener,
+        (peers, clients): (TcpListener, std::net::TcpListener),
+        mut disk_of: Disk,
     ) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = disk_of.dir.path();
+        disk_of.starts += 1;
         let addr = clients.local_addr().unwrap();
-        let mut log = raft_store::Options::new(dir.path().join("log"), ClusterId::new(CLUSTER_ID), id);
-        log.create = true;
+        let mut log = raft_store::Options::new(dir.join("log"), ClusterId::new(CLUSTER_ID), id);
+        log.create = disk_of.starts == 1;
         log.segment_bytes = 64 << 20;
         log.flush = FlushMode::ASYNC;
         log.allow_unproven_fs = true;
         let opened = raft_store::open(log).unwrap();
+        let view = opened.view.clone();
 
         let holds = Holds::new();
-        let mut store_options = StoreOptions::new(dir.path().join("store"), CLUSTER_ID, 64 << 20);
+        let mut store_options = StoreOptions::new(dir.join("store"), CLUSTER_ID, 64 << 20);
         store_options.delay_levels = DelayLevels::parse(DELAY_LEVELS).unwrap();
         let store = state_machine::open(&store_options, &opened.view, Arc::new(holds.clone())).unwrap();
 
@@ -237,7 +256,7 @@ impl Node {
             group: BROKER.to_owned(),
             node_id: id,
             store_uuid: [id as u8; 16],
-            start_counter: 1,
+            start_counter: disk_of.starts,
             generation: 0,
         };
         let addresses = members
@@ -248,7 +267,7 @@ impl Node {
             identity,
             members: members.clone(),
             preferred_leader: None,
-            restarted: false,
+            restarted: disk_of.starts > 1,
             started: tokio::time::Instant::now(),
             timing,
             propose_timeout: Duration::from_secs(3),
@@ -290,7 +309,19 @@ impl Node {
         hub.set_forward_handler(BROKER, Arc::new(handler.clone()));
         hub.set_copy_handler(BROKER, Arc::new(handler.clone()));
         let server = Server::new(remoting::Options::default(), Arc::new(handler)).start(clients).unwrap();
-        Self { id, group, raft, addr, disk, hub, sequencer, store: store.control, server: Some(server), _dir: dir }
+        Self {
+            id,
+            group,
+            raft,
+            addr,
+            disk,
+            hub,
+            sequencer,
+            store: store.control,
+            log: view,
+            server: Some(server),
+            disk_of,
+        }
     }
 
     /// A client of this node.
@@ -322,7 +353,7 @@ impl Node {
 
     /// Ends the node the hard way, as far as that is possible within one process: its clients are cut off and its
     /// peers see it gone.
-    pub(crate) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) -> Disk {
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::ZERO).await;
         }
@@ -331,6 +362,8 @@ impl Node {
         self.raft.shutdown().await;
         self.hub.shutdown().await;
         self.store.stop().await.unwrap();
+        tokio::task::spawn_blocking(move || self.log.close()).await.unwrap().unwrap();
+        self.disk_of
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) enum Passes {
 /// Listens in place of a node and passes on what comes. Dropped, it refuses connections like a process that has ended.
 pub(crate) struct Link {
     pub(crate) addr: SocketAddr,
+    node: watch::Sender<SocketAddr>,
     passes: watch::Sender<Passes>,
     /// Ends the connections there are.
     connections: watch::Sender<CancellationToken>,
@@ -34,17 +35,25 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
+        let node = watch::Sender::new(node);
         let passes = watch::Sender::new(Passes::All);
         let connections = watch::Sender::new(stop.child_token());
         let (passing, current, stopped) = (passes.subscribe(), connections.subscribe(), stop.clone());
+        let target = node.subscribe();
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
             let mut pumps = JoinSet::new();
             while let Ok((from, _)) = listener.accept().await {
                 let cut = current.borrow().clone();
+                let node = *target.borrow();
                 pumps.spawn(cut.run_until_cancelled_owned(connect(from, node, passing.clone())));
             }
         }));
-        Self { addr, passes, connections, _stop: stopped.drop_guard() }
+        Self { addr, node, passes, connections, _stop: stopped.drop_guard() }
+    }
+
+    /// New connections lead to `node` from now on.
+    pub(crate) fn lead_to(&self, node: SocketAddr) {
+        self.node.send_replace(node);
     }
 
     /// Lets only this pass from now on. What does not is lost.

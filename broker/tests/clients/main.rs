@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod behind;
 mod cluster;
 mod compatibility;
 mod delay;
