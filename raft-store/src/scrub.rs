@@ -179,7 +179,8 @@ impl Work {
         let settled = state.flushed_end.min(state.committed_end);
         let is_sealed = |segment: &&Arc<Segment>| {
             let content = segment.content();
-            content.sealed && content.end <= settled && !damaged.contains(&segment.base)
+            let is_closed = content.sealed && !segment.owes_footer();
+            is_closed && content.end <= settled && !damaged.contains(&segment.base)
         };
         state.segments.iter().filter(is_sealed).cloned().collect()
     }

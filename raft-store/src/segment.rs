@@ -36,6 +36,7 @@
 //! | 64.. | for each MiB: digest (32), index (8) and offset (4) of the first record that starts in it |
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::RwLock;
@@ -179,6 +180,8 @@ pub(crate) struct Segment {
     pub(crate) region: Arc<dyn Region>,
     /// Changed by the writer only.
     content: RwLock<Content>,
+    /// Whether it is closed and its footer not written yet, by the one who will.
+    owes_footer: AtomicBool,
 }
 
 impl Segment {
@@ -193,7 +196,8 @@ impl Segment {
             sealed: false,
             index: LogIndexMap::default(),
         };
-        Self { base, seed: Seed::new(&layout.cluster_id, base), region, content: RwLock::new(content) }
+        let (seed, content) = (Seed::new(&layout.cluster_id, base), RwLock::new(content));
+        Self { base, seed, region, content, owes_footer: AtomicBool::new(false) }
     }
 
     pub(crate) fn content(&self) -> parking_lot::RwLockReadGuard<'_, Content> {
@@ -330,13 +334,23 @@ impl Segment {
         content.index.cut(offset);
     }
 
-    /// The footer of a sealed segment, without digests: those are added once the segment is on disk.
-    pub(crate) fn encode_footer(&self, layout: &Layout) -> BytesMut {
-        self.encode_footer_with(layout, None)
+    /// Whether somebody is going to write the footer. Nobody else does meanwhile.
+    pub(crate) fn owes_footer(&self) -> bool {
+        self.owes_footer.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_owes_footer(&self, owes: bool) {
+        self.owes_footer.store(owes, Ordering::Release);
+    }
+
+    /// Writes the footer of a sealed segment, without digests: those are added once the segment is on disk.
+    pub(crate) fn write_footer(&self, layout: &Layout) -> std::io::Result<()> {
+        let footer = self.encode_footer_with(layout, None);
+        self.region.write(layout.segment_bytes - footer.len() as u64, &footer)
     }
 
     /// The footer of a sealed segment.
-    pub(crate) fn encode_footer_with(&self, layout: &Layout, digests: Option<&Digests>) -> BytesMut {
+    fn encode_footer_with(&self, layout: &Layout, digests: Option<&Digests>) -> BytesMut {
         let content = self.content.read();
         assert!(content.sealed);
         let bytes = footer_bytes(layout.segment_bytes);

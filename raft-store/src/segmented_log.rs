@@ -502,7 +502,8 @@ impl Log {
             let state = self.state.read();
             let hot = state.segments.len().saturating_sub(self.options.maps_hot);
             let flushed = state.flushed_end;
-            state.segments.iter().take(hot).filter(|segment| segment.content().end <= flushed).cloned().collect()
+            let is_done = |segment: &&Arc<Segment>| segment.content().end <= flushed && !segment.owes_footer();
+            state.segments.iter().take(hot).filter(is_done).cloned().collect()
         };
         cold.iter().for_each(|segment| segment.region.cool());
     }

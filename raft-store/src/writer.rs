@@ -384,13 +384,9 @@ impl Writer {
         self.open_segment(last.index.next())?;
         let pad = Draft::pad(self.end, last, self.chain);
         self.put(&pad)?;
+        // Behind the answers: whoever waits for this roll waits for the records of two segments, and for nothing else.
+        self.flush.owe_footer(&self.segment);
         self.write_stage()?;
-        let footer = self.segment.encode_footer(&self.log.layout);
-        let footer_at = self.log.layout.segment_bytes - footer.len() as u64;
-        self.segment
-            .region
-            .write(footer_at, &footer)
-            .map_err(|e| Error::io("writing", self.segment.region.path(), e))?;
         let resume = ResumePoint { position: next_base.plus(segment::HEADER_BYTES), chain: self.chain };
         self.segment.region.seal();
         let sealed = SealedSegment { base: self.segment.base, last, resume };
@@ -485,10 +481,12 @@ impl Writer {
             return Ok(());
         }
         assert!(self.stage.is_empty());
+        let base = self.log.layout.segment_base(end);
+        // What is cut open again is not closed, and a footer would tell the next start that it is.
+        self.flush.forget_footers(|closed| closed >= base);
         // First the intention: from here on a crash cannot bring any of it back.
         self.flush.save_progress(end, Some(end))?;
         let gone = self.log.cut(last, end, chain);
-        let base = self.log.layout.segment_base(end);
         self.log.preparer.discard(base)?;
         let names: Vec<String> = gone.iter().rev().map(|segment| segment::file_name(segment.base)).collect();
         self.log.files.remove_in_order(&names)?;
@@ -534,6 +532,7 @@ impl Writer {
             Ok(())
         })?;
         let gone = self.log.drop_segments_below(resume.position);
+        self.flush.forget_footers(|closed| gone.iter().any(|segment| segment.base == closed));
         let names: Vec<String> = gone.iter().map(|segment| segment::file_name(segment.base)).collect();
         self.log.files.remove(&names)
     }
@@ -547,6 +546,7 @@ impl Writer {
             this.files.purged_file.save(intent)?;
             this.files.purged = Some(intent);
             let gone = this.log.reset(purged);
+            this.flush.forget_footers(|_| true);
             this.log.preparer.discard(LogPosition::ZERO)?;
             let names: Vec<String> = gone.iter().map(|segment| segment::file_name(segment.base)).collect();
             this.log.files.remove(&names)?;
@@ -565,6 +565,7 @@ impl Writer {
 
     fn close(&mut self) -> Result<()> {
         self.flush.sync()?;
+        self.flush.write_footers()?;
         let end = self.log.state().flushed_end;
         self.flush.save_progress(end, None)?;
         self.log.preparer.stop();

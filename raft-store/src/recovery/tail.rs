@@ -66,10 +66,8 @@ pub(super) fn complete_footers(segments: &[Arc<Segment>], layout: &Layout) -> Re
         };
         let Some(opening) = opening.filter(|_| closed) else { continue };
         if segment.read_footer(layout, opening)?.is_none() {
-            let footer = segment.encode_footer(layout);
             let path = segment.region.path();
-            let offset = layout.segment_bytes - footer.len() as u64;
-            segment.region.write(offset, &footer).map_err(|e| Error::io("writing", path, e))?;
+            segment.write_footer(layout).map_err(|e| Error::io("writing", path, e))?;
             segment.region.sync().map_err(|e| Error::io("syncing", path, e))?;
         }
     }

@@ -15,6 +15,7 @@ use crate::identity::{self, DirLock, NodeFile};
 use crate::ids::{LogId, LogPosition};
 use crate::options::{Layout, Options};
 use crate::progress::{Hints, Progress, Purged, PurgedFile};
+use crate::record::Kind;
 use crate::region::{Directory, Files};
 use crate::scan::{Behind, Piece, Scan};
 use crate::segment::{self, Opening, OpeningFound, Segment};
@@ -202,9 +203,18 @@ impl StoppedStore {
         }
         let segment = Segment::empty(&self.layout, before, self.files.open(&segment::file_name(before))?);
         let OpeningFound::Opening(opening) = segment.read_opening(&self.layout)? else { return Ok(None) };
-        let content = segment.read_footer(&self.layout, opening)?;
-        let last = content.and_then(|content| Some((content.last?, content.chain)));
-        Ok(last.map(|(last, chain)| Behind { next_index: last.index.next(), term: last.term, chain }))
+        if let Some(content) = segment.read_footer(&self.layout, opening)? {
+            let chain = content.chain;
+            return Ok(content.last.map(|last| Behind { next_index: last.index.next(), term: last.term, chain }));
+        }
+        // It was closed a moment before the process ended.
+        let read = |offset: u64, into: &mut [u8]| segment.region.read(offset, into);
+        let mut scan = Scan::new(&read, &self.layout, before, Some(opening));
+        let mut is_closed = false;
+        while let Some(Piece::Record(header, _)) = scan.next() {
+            is_closed = header.kind == Kind::Pad;
+        }
+        Ok(scan.behind().filter(|_| is_closed))
     }
 
     /// What this store has of a range, for a peer that is damaged elsewhere. It never says that it never had something:

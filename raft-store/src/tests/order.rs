@@ -319,6 +319,36 @@ fn a_sync_proves_only_what_was_written_before_it_began() {
 }
 
 #[test]
+fn a_roll_waits_for_the_records_of_two_segments_and_for_no_footer() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    let (second, mut next) = (segment_name(1), 0);
+    while store.view.watermarks().end.get() < (64 << 10) - 8192 {
+        store.append(vec![entry(1, next, payload(next))]).unwrap();
+        next += 1;
+    }
+    disk.take_events();
+    disk.hold_syncs(FIRST);
+    let appending = store.start_append(vec![entry(1, next, vec![7; 8192])]);
+    disk.wait_for_held_sync();
+    // The pad; in the other segment the opening and the record.
+    let before = ["write log".to_owned(), format!("write {second}"), format!("write {second}")];
+    assert_eq!(before.as_slice(), names(&disk.take_events()));
+    disk.release_one_sync();
+    store.wait(appending).unwrap();
+    // The footer comes behind the answer, and nobody waits for it.
+    disk.wait_for_held_sync();
+    store.append(vec![entry(1, next + 1, "more")]).unwrap();
+    store.vote(2).unwrap();
+    let footer = |disk: &SimulatedDisk| disk.contents(FIRST)[60 << 10..].iter().any(|byte| *byte != 0);
+    assert!(footer(&disk));
+    assert!(!footer(&disk.power_cut(|| false)));
+    disk.release_syncs();
+    store.view.close().unwrap();
+    assert!(footer(&disk.power_cut(|| false)));
+}
+
+#[test]
 fn no_segment_is_closed_before_the_disk_has_all_of_it() {
     let disk = SimulatedDisk::new();
     let mut options = eager();
@@ -349,10 +379,14 @@ fn no_segment_is_closed_before_the_disk_has_all_of_it() {
     disk.take_events();
     fill_up_to(&mut store, 2 * SEGMENT + 8192);
     next_sync();
+    // The footer of the first segment.
+    next_sync();
     let events = disk.take_events();
     disk.release_syncs();
-    assert!(events.contains(&Event::Close(segment_name(0))), "{events:?}");
-    assert!(!events.contains(&Event::Close(segment_name(1))), "{events:?}");
+    let at = |event: Event| events.iter().rposition(|other| *other == event);
+    let footer = at(Event::Sync(segment_name(0)));
+    assert!(footer.is_some() && footer < at(Event::Close(segment_name(0))), "{events:?}");
+    assert_eq!(None, at(Event::Close(segment_name(1))), "{events:?}");
     store.view.close().unwrap();
 }
 

@@ -35,9 +35,20 @@ struct FlushState {
     /// Appends that are written, and whose answer waits for the disk to come closer.
     held: VecDeque<Done>,
     progress_dirty: bool,
+    /// Segments that were closed and have no footer yet, in order.
+    closed: Vec<Arc<Segment>>,
     /// A segment was closed, and the disk has it.
     rolled: bool,
     stop: bool,
+}
+
+impl FlushState {
+    /// The first segment that has no footer although it is closed and on disk.
+    fn footer_due(&self) -> Option<Arc<Segment>> {
+        let closed = self.closed.first()?;
+        let content = closed.content();
+        (content.sealed && content.end <= self.flushed_end).then(|| Arc::clone(closed))
+    }
 }
 
 /// What is written and what is flushed, shared by the writer and the flusher.
@@ -45,6 +56,8 @@ pub(super) struct Flush {
     log: Arc<Log>,
     /// Held across each sync.
     progress: Mutex<Progress>,
+    /// Held while a footer is written and synced.
+    footer: Mutex<()>,
     state: Mutex<FlushState>,
     wake: Condvar,
 }
@@ -52,7 +65,8 @@ pub(super) struct Flush {
 impl Flush {
     pub(super) fn new(log: Arc<Log>, progress: Progress, end: LogPosition) -> Self {
         let state = FlushState { written_end: end, flushed_end: end, ..FlushState::default() };
-        Self { log, progress: Mutex::new(progress), state: Mutex::new(state), wake: Condvar::new() }
+        let (progress, footer) = (Mutex::new(progress), Mutex::new(()));
+        Self { log, progress, footer, state: Mutex::new(state), wake: Condvar::new() }
     }
 
     /// Closes the log, tells everybody who waits, and leaves a note for the next start.
@@ -140,10 +154,48 @@ impl Flush {
             // Sealed segments that were synced are done. The newest one may have got more bytes since.
             state.dirty.retain(|segment| Some(segment.base) >= newest && !(clean && Some(segment.base) == newest));
             state.oldest = (!clean).then_some(started);
-            state.rolled |= dirty.len() > 1;
+            if state.footer_due().is_some() || dirty.len() > 1 {
+                state.rolled = true;
+                self.wake.notify_all();
+            }
         }
         self.log.note_flushed(end);
         self.note_progress(&mut progress, end, None)
+    }
+
+    /// Takes note of a segment that is about to be closed.
+    pub(super) fn owe_footer(&self, segment: &Arc<Segment>) {
+        segment.set_owes_footer(true);
+        self.state.lock().closed.push(Arc::clone(segment));
+    }
+
+    /// On return no footer is written any more to the segments whose base `goes`.
+    pub(super) fn forget_footers(&self, goes: impl Fn(LogPosition) -> bool) {
+        let _none_under_way = self.footer.lock();
+        self.state.lock().closed.retain(|segment| {
+            let stays = !goes(segment.base);
+            segment.set_owes_footer(stays);
+            stays
+        });
+    }
+
+    /// On return the closed segments that are on disk have their footers there, too.
+    ///
+    /// Nothing but the footer is unsynced in them, so nobody else is told of a failure.
+    pub(super) fn write_footers(&self) -> Result<()> {
+        loop {
+            let _under_way = self.footer.lock();
+            let Some(segment) = self.state.lock().footer_due() else { return Ok(()) };
+            self.log.check_latch()?;
+            let written = segment.write_footer(&self.log.layout).and_then(|()| segment.region.sync());
+            if let Err(e) = written {
+                let error = Error::io("writing the footer of", segment.region.path(), e);
+                self.fail(&error);
+                return Err(error);
+            }
+            segment.set_owes_footer(false);
+            self.state.lock().closed.retain(|closed| !Arc::ptr_eq(closed, &segment));
+        }
     }
 
     /// Writes the hints without a sync.
@@ -253,7 +305,8 @@ impl Flush {
             if sync && self.sync().is_ok() {
                 self.answer_held();
             }
-            if rolled {
+            // A failure has closed the log.
+            if rolled && self.write_footers().is_ok() {
                 // Takes long for one that was read a lot, so the writer does not do it.
                 self.log.cool_old_segments();
             }

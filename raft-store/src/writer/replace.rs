@@ -37,6 +37,8 @@ impl Writer {
             }
             let segment = Arc::new(Segment::empty(&this.log.layout, base, region));
             segment.set_content(old.content().clone());
+            // The new file has its footer.
+            this.flush.forget_footers(|closed| closed == base);
             this.log.replace_segment(&segment);
             if this.segment.base == base {
                 assert!(this.stage.is_empty());
@@ -74,9 +76,7 @@ impl Writer {
         if made.sealed != content.sealed {
             let copy = Segment::empty(&self.log.layout, new.base, Arc::clone(&new.region));
             copy.set_content(content);
-            let footer = copy.encode_footer(&self.log.layout);
-            let offset = self.log.layout.segment_bytes - footer.len() as u64;
-            new.region.write(offset, &footer).map_err(|e| Error::io("writing", path, e))?;
+            copy.write_footer(&self.log.layout).map_err(|e| Error::io("writing", path, e))?;
         }
         new.region.sync().map_err(|e| Error::io("syncing", path, e))?;
         Ok(old)
