@@ -181,10 +181,20 @@ fn a_failed_sync_in_the_background_holds_for_everybody() {
     let mut store = open_at(&disk, options, "boot").unwrap();
     store.append(vec![entry(1, 0, "zero")]).unwrap();
     disk.fail_next_sync(FIRST);
-    store.append(vec![entry(1, 1, "one")]).unwrap();
+    // Answered before the disk failed, or told of it: but answered.
+    let _ = store.append(vec![entry(1, 1, "one")]);
     let mut health = store.view.health();
     store.block_on(async { health.wait_for(|health| *health != Health::Good).await.map(|_| ()) }).unwrap();
     assert!(store.runtime_append(vec![entry(1, 2, "two")]).is_err());
+}
+
+/// Returns once the writer is through with everything that it was asked before.
+fn pass_through_writer(store: &Store) {
+    let (answer, answered) = std::sync::mpsc::channel();
+    let reply = Box::new(move |result| answer.send(result).unwrap());
+    // This changes nothing.
+    store.view.shared.queue.push(Op::SetFlush { is_sync: false, said_at: LogIndex::ZERO, reply });
+    answered.recv().unwrap().unwrap();
 }
 
 #[test]
@@ -202,17 +212,37 @@ fn asynchronous_appends_are_held_back_once_the_disk_is_too_far_behind() {
         std::thread::yield_now();
     }
     let mut held = store.start_append(vec![entry(1, 1, "one")]);
-    // This changes nothing. Its answer tells that the writer is through with what came before.
-    let (answer, answered) = std::sync::mpsc::channel();
-    let reply = Box::new(move |result| answer.send(result).unwrap());
-    store.view.shared.queue.push(Op::SetFlush { is_sync: false, said_at: LogIndex::ZERO, reply });
-    answered.recv().unwrap().unwrap();
+    pass_through_writer(&store);
     assert_eq!(2, store.entries(0, 9).unwrap().len());
     let is_held = held.try_recv().is_err();
     disk.release_syncs();
     assert!(is_held);
     store.wait(first).unwrap();
     store.wait(held).unwrap();
+}
+
+#[test]
+fn what_is_held_back_is_told_when_the_disk_fails() {
+    let disk = SimulatedDisk::new();
+    let lag = Duration::from_millis(2);
+    let mut options = options(FlushMode::Async { interval: Duration::from_millis(1) });
+    options.flush_lag_max = lag;
+    let mut store = open_at(&disk, options, "boot").unwrap();
+    disk.hold_syncs(FIRST);
+    let first = store.start_append(vec![entry(1, 0, "zero")]);
+    disk.wait_for_held_sync();
+    let since = std::time::Instant::now();
+    while since.elapsed() <= lag {
+        std::thread::yield_now();
+    }
+    let held = store.start_append(vec![entry(1, 1, "one")]);
+    pass_through_writer(&store);
+    disk.fail_next_sync(FIRST);
+    disk.release_syncs();
+    store.wait(held).unwrap_err();
+    // This one was answered before, unless it was held as well.
+    let _ = store.wait(first);
+    assert!(matches!(&*store.view.health().borrow(), Health::Latched { .. }));
 }
 
 #[test]

@@ -245,8 +245,13 @@ impl Flush {
         let mut state = self.state.lock();
         let late = state.oldest.is_some_and(|oldest| oldest.elapsed() > self.log.options.flush_lag_max);
         if late || !state.held.is_empty() {
-            state.held.extend(done);
-            return;
+            // Whoever closed the log a moment ago has told those that were held then, and comes back for nobody.
+            if self.log.check_latch().is_ok() {
+                state.held.extend(done);
+                return;
+            }
+            drop(state);
+            return done.into_iter().for_each(|done| done(Err(self.latch_error())));
         }
         drop(state);
         done.into_iter().for_each(|done| done(Ok(())));
