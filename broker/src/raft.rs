@@ -47,8 +47,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::catch_up::CatchUpRate;
 use self::catch_up::FarBehind;
+pub use self::catch_up::{CatchUpRate, FAR_BEHIND_ENTRIES};
 pub use self::error::{AdminError, NotReady, ProposeError};
 use self::fitness::Fitness;
 pub use self::fitness::Unfit;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::type_config::TypeConfig;
 
 /// A member that lacks more entries than this is far behind.
-const FAR_BEHIND_ENTRIES: u64 = 1000;
+pub const FAR_BEHIND_ENTRIES: u64 = 1000;
 
 /// The rate that all streams of a node to members far behind share.
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use broker::http::{GroupStatus, NodeStatus};
+use broker::raft::FAR_BEHIND_ENTRIES;
+use broker::sequencer::SequencerOptions;
 use clap::Args;
 use protocol::TopicName;
 use remoting::Channel;
@@ -36,7 +38,7 @@ pub(crate) struct CatchUpArgs {
     /// Directory of the `gantry dev` to use; start it with --groups 1 and nothing else to do
     #[arg(long, default_value = "data/dev")]
     dev: PathBuf,
-    /// What the follower lacks when it comes back
+    /// What the follower lacks when it comes back; with less than 125 MiB it might not count as far behind
     #[arg(long, default_value = "3GiB", value_parser = broker::config::parse_bytes)]
     lacks: u64,
     /// Rounds, each with a window before, one while it catches up, and one after
@@ -93,8 +95,7 @@ struct Bench<'a> {
 }
 
 pub(super) async fn run(cluster: &Cluster, args: CatchUpArgs, format: Format) -> Result<()> {
-    ensure!(args.rate > 0.0 && args.rate.is_finite(), "--rate must be above 0");
-    ensure!(args.inflight > 0, "--inflight must be above 0");
+    args.check()?;
     let driver = Driver::new(args.dev.clone());
     let (leader, follower) = driver.leader_and_follower()?;
     let topic = TopicName::parse(TOPIC).context("the name of the topic")?;
@@ -120,7 +121,9 @@ pub(super) async fn run(cluster: &Cluster, args: CatchUpArgs, format: Format) ->
         let count = args.lacks / args.size.max(1) as u64;
         bench.produce(Loop::Closed { in_flight: FILL_IN_FLIGHT }, count, CHANGE_TIME_MAX).await?;
         bench.driver.start(&bench.follower)?;
-        bench.until("the follower is being caught up", |group| bench.lacked(group).is_some_and(|(_, far)| far)).await?;
+        let is_seen = |group: &GroupStatus| bench.lacked(group).is_some_and(|(entries, far)| far || entries == 0);
+        let seen = bench.until("the follower is being caught up", is_seen).await?;
+        bench.ensure_far(&seen, "before it was seen to be far behind")?;
         during.push(bench.window(true).await?);
         eprintln!("round {round}: waiting until it has everything");
         bench.settled().await?;
@@ -131,6 +134,29 @@ pub(super) async fn run(cluster: &Cluster, args: CatchUpArgs, format: Format) ->
         return output::json(&report);
     }
     output::line(&report.to_text())
+}
+
+impl CatchUpArgs {
+    fn check(&self) -> Result<()> {
+        ensure!(self.rate > 0.0 && self.rate.is_finite(), "--rate must be above 0");
+        ensure!(self.inflight > 0, "--inflight must be above 0");
+        let least = lacks_min(self.size);
+        ensure!(
+            self.lacks >= least,
+            "--lacks is too little: a follower counts as far behind once it lacks {FAR_BEHIND_ENTRIES} entries of the log; \
+             with bodies of {} bytes it takes at least --lacks {}MiB",
+            self.size,
+            least.div_ceil(1 << 20)
+        );
+        Ok(())
+    }
+}
+
+/// The least that makes a follower lack twice as many entries as count as far behind: it comes closer before anybody has
+/// looked. An entry is a pack of messages, or one larger message.
+fn lacks_min(body_bytes: usize) -> u64 {
+    let entry_bytes = SequencerOptions::default().pack_bytes_max.max(body_bytes) as u64;
+    (2 * FAR_BEHIND_ENTRIES).saturating_mul(entry_bytes)
 }
 
 impl Bench<'_> {
@@ -145,6 +171,14 @@ impl Bench<'_> {
     fn lacked(&self, group: &GroupStatus) -> Option<(u64, bool)> {
         let member = group.members.iter().find(|member| member.node == self.follower)?;
         Some((group.last?.saturating_sub(member.matched.unwrap_or(0)), member.catching_up))
+    }
+
+    /// Fails if the follower does not count as far behind any more.
+    fn ensure_far(&self, group: &GroupStatus, when: &str) -> Result<()> {
+        if !self.lacked(group).is_some_and(|(_, far)| far) {
+            bail!("{} had caught up {when}: let it lack more with --lacks", self.follower);
+        }
+        Ok(())
     }
 
     async fn until(&self, what: &str, is_reached: impl Fn(&GroupStatus) -> bool) -> Result<GroupStatus> {
@@ -189,8 +223,8 @@ impl Bench<'_> {
         let open = Loop::Open { per_second: self.args.rate, in_flight_max: 100_000 };
         let open = self.produce(open, u64::MAX, self.args.time).await?;
         let after = self.group().await?;
-        if catches_up && !self.lacked(&after).is_some_and(|(_, far)| far) {
-            bail!("{} had caught up before the window ended: let it lack more with --lacks", self.follower);
+        if catches_up {
+            self.ensure_far(&after, "before the window ended")?;
         }
         let sent = self.sent(&after).saturating_sub(before) as f64 * self.bytes_per_entry(&after);
         Ok(Window {
@@ -264,5 +298,35 @@ impl Report {
             self.open_p50_ratio,
             self.open_p99_ratio
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CatchUpArgs,
+    }
+
+    fn check(line: &str) -> Result<()> {
+        Line::parse_from(line.split(' ')).args.check()
+    }
+
+    #[test]
+    fn what_would_not_count_as_far_behind_is_refused_with_the_least_that_does() {
+        let refusal = check("catch-up --lacks 48MiB").unwrap_err().to_string();
+        assert!(refusal.contains("once it lacks 1000 entries"), "{refusal}");
+        assert!(refusal.ends_with("at least --lacks 125MiB"), "{refusal}");
+        check("catch-up --lacks 125MiB").unwrap();
+        check("catch-up").unwrap();
+        // A message larger than a pack is an entry of its own.
+        let refusal = check("catch-up --lacks 1999MiB --size 1048576").unwrap_err().to_string();
+        assert!(refusal.ends_with("at least --lacks 2000MiB"), "{refusal}");
+        check("catch-up --lacks 2000MiB --size 1048576").unwrap();
     }
 }
