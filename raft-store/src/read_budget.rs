@@ -59,10 +59,10 @@ impl ReadBudget {
         reading
     }
 
-    /// Whether nothing was read that is still to be paid for.
+    /// When all that has been read is paid for; `None` if it cost nothing.
     #[cfg(test)]
-    pub(crate) fn is_paid(&self) -> bool {
-        self.paid_at.lock().is_none_or(|at| at <= Instant::now())
+    pub(crate) fn paid_at(&self) -> Option<Instant> {
+        *self.paid_at.lock()
     }
 
     /// How long to wait before a read of `bytes` that is asked for at `now`.

@@ -111,6 +111,9 @@ fn a_file_system_that_becomes_read_only_is_noticed_by_an_idle_log_and_told_to_th
     for index in 0..10 {
         store.append(vec![entry(1, index, vec![7; 64 << 10])]).unwrap();
     }
+    store.close();
+    // A start leaves nothing that is still to be written.
+    let mut store = Store::open(options.clone()).unwrap();
     let device = run("findmnt", &["-n", "-o", "SOURCE", &image.root().display().to_string()]).unwrap();
     let name = Path::new(&device).file_name().unwrap().to_str().unwrap();
     let trigger = format!("/sys/fs/ext4/{name}/trigger_fs_error");

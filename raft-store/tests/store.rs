@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use openraft::RaftLogReader;
 use raft_store::{
@@ -499,9 +500,15 @@ fn the_next_segment_is_prepared_ahead_and_used_after_a_restart() {
         let mut options = options(dir.path(), FlushMode::Sync);
         options.preparation = preparation;
         let store = filled(options.clone(), 40);
-        store.close();
         let next = dir.path().join(format!("{:020}", 64 << 10));
-        assert_eq!(64 << 10, fs::metadata(&next).expect("half full, so the next one is there").len());
+        // A thread of its own makes it, whenever it gets to run.
+        let until = Instant::now() + Duration::from_secs(20);
+        while !next.exists() {
+            assert!(Instant::now() < until, "half full, and the next one is not there");
+            std::thread::yield_now();
+        }
+        store.close();
+        assert_eq!(64 << 10, fs::metadata(&next).unwrap().len());
         let mut store = Store::open(options).unwrap();
         for index in 40..100 {
             store.append(vec![entry(1, index, payload(index, 1000))]).unwrap();
@@ -629,7 +636,7 @@ fn options_that_cannot_be_are_refused() {
         |options| options.segment_bytes = 4 << 30,
         |options| options.maps_hot = 0,
         |options| options.payload_bytes_max = 0,
-        |options| options.flush_lag_max = std::time::Duration::from_millis(1),
+        |options| options.flush_lag_max = Duration::from_millis(1),
     ];
     for wrong in wrong {
         let mut options = options(dir.path(), FlushMode::ASYNC);

@@ -272,6 +272,30 @@ fn committed_is_stored_without_touching_the_disk() {
     disk.release_syncs();
 }
 
+/// The writer hangs in a sync, and with it whoever waits for the writer.
+#[test]
+fn nothing_but_votes_and_truncations_waits_for_a_sync() {
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, FlushMode::Sync);
+    ten_entries(&mut store);
+    disk.hold_syncs(FIRST);
+    let mut hanging = store.start_append(vec![entry(4, 10, "ten")]);
+    disk.wait_for_held_sync();
+    let mut next = store.start_append(vec![entry(4, 11, "eleven")]);
+    store.commit(raft_id(4, 8));
+    store.purge(raft_id(4, 5)).unwrap();
+    assert_eq!((Some(id(4, 5)), Some(id(4, 11))), store.log_state());
+    assert_eq!(6, store.entries(0, 20).unwrap().len());
+    assert_eq!(6, store.stream(6, 20).unwrap().len());
+    assert_eq!(Some(id(4, 8)), store.view.watermarks().committed);
+    // Whoever had waited would have done so until the sync was over.
+    let is_held = hanging.try_recv().is_err() && next.try_recv().is_err();
+    disk.release_syncs();
+    assert!(is_held);
+    store.wait(hanging).unwrap();
+    store.wait(next).unwrap();
+}
+
 #[test]
 fn a_purge_is_seen_at_once_and_durable_before_any_segment_goes() {
     let disk = SimulatedDisk::new();

@@ -241,21 +241,31 @@ fn a_record_damaged_on_every_copy_is_named_and_nothing_changes() {
 
 #[test]
 fn records_of_another_history_are_not_accepted() {
-    // The same entries with other contents, as after a mix-up of clusters with one id.
-    let other = SimulatedDisk::new();
-    let mut store = open(&other, FlushMode::Sync);
-    store.vote(4).unwrap();
-    for index in 0..ENTRIES {
-        let contents = if index == 7 { vec![9; 1024] } else { payload(index) };
-        store.append(vec![entry(4, index, contents)]).unwrap();
-    }
-    let peers = Peers::of([Peer::Running(store)]);
+    // The same entries, one of them with other contents, as after a mix-up of clusters with one id.
+    let other_at = |other: u64| {
+        let mut store = open(&SimulatedDisk::new(), FlushMode::Sync);
+        store.vote(4).unwrap();
+        for index in 0..ENTRIES {
+            let contents = if index == other { vec![9; 1024] } else { payload(index) };
+            store.append(vec![entry(4, index, contents)]).unwrap();
+        }
+        Peers::of([Peer::Running(store)])
+    };
+    let peers = other_at(7);
     let (disk, store) = replica(ENTRIES);
     disk.damage(FIRST, |bytes| bytes[record(7) + 500] ^= 4);
     let before = disk.contents(FIRST);
     let error = store.view.repair(LogPosition::ZERO, &peers).unwrap_err();
     assert!(matches!(error, Error::NotRepaired { unfit: true, .. }), "{error}");
     assert_eq!(before, disk.contents(FIRST));
+
+    // Behind the damage is nothing that it could lead to, but it must follow what stands before.
+    let (disk, store) = replica(ENTRIES);
+    store.close();
+    let last = usize::try_from(ENTRIES - 1 - 104).unwrap();
+    disk.damage(&segment_name(2), |bytes| bytes[record(last) + 100] ^= 1);
+    let mut store = start(&disk, &other_at(ENTRIES - 2)).unwrap();
+    assert_eq!(ENTRIES - 1, all(&mut store).len() as u64);
 }
 
 #[test]

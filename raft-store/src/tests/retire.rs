@@ -60,10 +60,13 @@ fn a_retired_identity_stays_retired_until_another_is_given_out() {
 #[test]
 fn a_torn_tail_is_cut_under_a_retired_identity() {
     let disk = unflushed();
+    zero(&disk, offset(9) + 64 + 300, offset(10));
+    let mut store = open_at(&disk, lazy(), "another boot").unwrap();
+    assert_eq!((None, 9), (store.recovered.node_id, store.entries(0, 100).unwrap().len()), "nothing behind the tear");
+    let disk = unflushed();
     zero(&disk, offset(5), offset(6));
     let mut store = open_at(&disk, lazy(), "another boot").unwrap();
-    assert_eq!(None, store.recovered.node_id);
-    assert_eq!(5, store.entries(0, 100).unwrap().len());
+    assert_eq!((None, 5), (store.recovered.node_id, store.entries(0, 100).unwrap().len()), "valid records behind it");
     for index in 5..8 {
         store.append(vec![entry(4, index, payload(index))]).unwrap();
     }
@@ -73,6 +76,16 @@ fn a_torn_tail_is_cut_under_a_retired_identity() {
     let mut store = open_at(&disk, lazy(), "another boot").unwrap();
     assert_eq!((None, vec![1]), (store.recovered.node_id, retired_ids(&store)));
     assert!(store.entries(0, 100).unwrap().len() >= 5);
+}
+
+#[test]
+fn changed_bytes_after_a_power_cut_cost_the_identity_in_asynchronous_mode() {
+    let disk = unflushed();
+    disk.damage(FIRST, |bytes| bytes[offset(9) + 100] ^= 1);
+    let mut store = open_at(&disk, lazy(), "another boot").unwrap();
+    // What may have been acknowledged here comes from the leader, to another identity.
+    assert_eq!((None, vec![1]), (store.recovered.node_id, retired_ids(&store)));
+    assert_eq!(9, store.entries(0, 100).unwrap().len());
 }
 
 #[test]

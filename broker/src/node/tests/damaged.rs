@@ -211,15 +211,29 @@ fn offsets(running: &Running) -> (u64, u64) {
     (first, end)
 }
 
+/// Waits until there is a checkpoint as of the end of each closed segment.
+async fn checkpointed(cluster: &Cluster, at: usize) {
+    let log = cluster.group(at).log().unwrap();
+    let dir = cluster.log_dir(at).parent().unwrap().join("checkpoints");
+    let has_one = |last: u64| dir.join(format!("{last:020}")).exists();
+    while !log.sealed_segments().iter().all(|segment| has_one(segment.last.index.get())) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Three nodes with seven segments, of which some have dropped the first two.
 async fn with_dropped_segments(dropped_on: &[usize]) -> Cluster {
     let cluster = Cluster::start_with("sync", SEGMENT).await;
     let leader = cluster.leader().await;
-    fill(&leader, 90).await;
-    let last = leader.log.watermarks().last.unwrap().index.get();
-    for at in 1..=3 {
-        let running = cluster.group(at).running().unwrap();
-        soon("everything is applied", running.store.wait_dispatched(last)).await.unwrap();
+    for _ in 0..9 {
+        fill(&leader, 10).await;
+        let last = leader.log.watermarks().last.unwrap().index.get();
+        for at in 1..=3 {
+            let running = cluster.group(at).running().unwrap();
+            soon("everything is applied", running.store.wait_dispatched(last)).await.unwrap();
+            // One that comes while others are still being written is left out.
+            soon("each segment has its checkpoint", checkpointed(&cluster, at)).await;
+        }
     }
     for at in dropped_on {
         let running = cluster.group(*at).running().unwrap();

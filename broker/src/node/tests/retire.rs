@@ -171,7 +171,7 @@ impl Cluster {
     }
 
     /// Waits until nodes have synced everything: what they write from now on stays in memory for a while.
-    async fn synced(&self, nodes: &[usize]) {
+    pub(super) async fn synced(&self, nodes: &[usize]) {
         for at in nodes {
             let log = self.group(*at).log().unwrap();
             let synced = async {

@@ -72,6 +72,21 @@ async fn a_leader_whose_disk_fails_acknowledges_nothing_and_the_others_go_on() {
     cluster.stop().await;
 }
 
+/// Nobody writes, and Raft is told of nothing: only the log itself can notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_node_whose_disk_fails_says_so() {
+    let mut cluster = Cluster::start("sync").await;
+    let leader = cluster.leader().await;
+    cluster.synced(&[1, 2, 3]).await;
+    leader.log.fail_next_sync();
+    let node = cluster.running.remove(&usize::try_from(leader.node_id()).unwrap()).unwrap();
+    let reason = soon("the node fails", node.failed()).await;
+    assert!(reason.starts_with("group broker-a: ") && reason.contains("os error 5"), "{reason}");
+    drop(leader);
+    node.abandon().await;
+    cluster.stop().await;
+}
+
 /// A node that ends because one of its groups has failed gives away first what it leads in the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_fails_hands_over_what_still_works() {
