@@ -39,6 +39,12 @@ impl ClientOptions {
         })
     }
 
+    /// The name servers.
+    #[must_use]
+    pub fn name_servers(&self) -> &[String] {
+        &self.name_servers
+    }
+
     /// Tells clients of one process apart. Without it every client gets a name of its own.
     #[must_use]
     pub fn with_instance(mut self, instance: impl Into<String>) -> Self {

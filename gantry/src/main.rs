@@ -10,11 +10,12 @@ mod http_get;
 mod inherited;
 mod load;
 mod logging;
-
 mod message_view;
 mod namesrv_command;
 mod namesrv_http;
 mod output;
+mod plain_http;
+mod sidecar_command;
 mod stop_signal;
 mod supervise;
 mod verify;
@@ -59,6 +60,8 @@ enum Command {
     Broker(broker_command::BrokerArgs),
     /// Run one name server
     Namesrv(namesrv_command::NamesrvArgs),
+    /// Run a process beside an application, which hides the loss of a machine from its clients
+    Sidecar(sidecar_command::SidecarArgs),
     /// Run a whole cluster on this machine, every part a real process
     Dev(dev::DevArgs),
     /// Show name servers, brokers and who leads
@@ -149,6 +152,7 @@ fn run(cli: Cli, started: Instant) -> Result<()> {
     match cli.command {
         Command::Broker(args) => broker_command::run(args, started),
         Command::Namesrv(args) => namesrv_command::run(args),
+        Command::Sidecar(args) => sidecar_command::run(args, cluster),
         Command::Dev(args) => dev::run(args, format),
         Command::Status => runtime()?.block_on(command::status::run(cluster, format)),
         Command::Cluster(command) => runtime()?.block_on(command::cluster::run(command, format)),

@@ -278,10 +278,18 @@ fn the_compose_file_fits_the_configurations_and_the_image() {
                 let http = command.iter().position(|word| *word == "--http").unwrap();
                 assert!(command[http + 1].ends_with(&format!(":{}", checked.port())), "{name}");
             }
+            "sidecar" => {
+                assert_eq!(strings(&service["profiles"]), ["sidecar"], "it belongs to an application");
+                let after = |flag| command[command.iter().position(|word| *word == flag).unwrap() + 1];
+                let servers: Vec<_> = after("--namesrv").split(';').map(|addr| addr.parse::<SocketAddr>()).collect();
+                let nodes = ["n1", "n2", "n3"].map(|name| address(name).unwrap());
+                assert!(servers.len() == 3 && servers.iter().flatten().all(|addr| nodes.contains(&addr.ip())));
+                assert_eq!(after("--http"), checked.to_string());
+            }
             other => panic!("{name} runs {other}"),
         }
     }
-    assert_eq!((nodes, ids.len(), services.len()), (3, 1, 6));
+    assert_eq!((nodes, ids.len(), services.len()), (3, 1, 7));
 }
 
 #[test]

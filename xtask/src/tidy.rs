@@ -15,10 +15,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("remoting", &["protocol"]),
     ("raft-store", &[]),
     ("namesrv", &["protocol", "remoting"]),
+    ("sidecar", &["protocol", "remoting"]),
     ("client", &["protocol", "remoting"]),
     ("broker", &["protocol", "remoting", "raft-store"]),
     ("jepsen", &["client", "protocol"]),
-    ("gantry", &["protocol", "remoting", "raft-store", "namesrv", "client", "broker"]),
+    ("gantry", &["protocol", "remoting", "raft-store", "namesrv", "sidecar", "client", "broker"]),
     ("xtask", &[]),
 ];
 

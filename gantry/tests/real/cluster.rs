@@ -82,7 +82,7 @@ impl Cluster {
         self.dir.path()
     }
 
-    fn namesrv(&self) -> String {
+    pub(crate) fn namesrv(&self) -> String {
         (0..3).map(|n| format!("127.0.0.1:{}", self.base_port + n)).collect::<Vec<_>>().join(";")
     }
 
@@ -246,7 +246,7 @@ pub(crate) fn is_alive(pid: u64) -> bool {
 }
 
 /// A base port whose whole range is free just now.
-fn free_base_port() -> u16 {
+pub(crate) fn free_base_port() -> u16 {
     for _ in 0..200 {
         let base = 11_000 + rand::random::<u16>() % 18_000;
         let distances = (0..3).chain(25..30).chain(35..40).chain((1_035..1_500).step_by(10));

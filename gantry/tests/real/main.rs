@@ -9,6 +9,7 @@ mod members;
 mod operate;
 mod power;
 mod scripts;
+mod sidecar;
 mod supervised;
 mod watch;
 
