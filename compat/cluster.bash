@@ -13,41 +13,47 @@ gantry_binary() { # [BIN]
   realpath "$binary"
 }
 
-# Starts `gantry dev ARGS…` and waits until it says that it runs; sets cluster_pid and namesrv. Without a base port it
-# takes one below those that the kernel hands out, and another if something listens there.
-start_cluster() { # BIN BASE_PORT ARGS…
-  local binary=$1 base_port=$2 tries=1 port; shift 2
+# Starts `gantry dev ARGS…`, which keeps what it has and says below DIR, and waits until it says that it runs; sets
+# namesrv. Without a base port it takes one below those that the kernel hands out, and another if something listens there.
+cluster_pids=()
+start_cluster() { # BIN BASE_PORT DIR ARGS…
+  local binary=$1 base_port=$2 dir=$3 tries=1 port pid; shift 3
   [ -n "$base_port" ] || tries=5
   while [ $tries -gt 0 ]; do
     tries=$((tries - 1))
     port=${base_port:-$((12000 + RANDOM % 180 * 100))}
     # Of a try before, which would not let this one have other ports.
-    rm -rf "$work/data"
-    "$binary" dev --json --base-port "$port" "$@" >"$work/dev.json" 2>"$work/dev.log" </dev/null &
-    cluster_pid=$!
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    "$binary" dev --json --base-port "$port" "$@" >"$dir/dev.json" 2>"$dir/dev.log" </dev/null &
+    pid=$!
+    cluster_pids+=("$pid")
     for _ in $(seq 300); do
-      namesrv=$(grep -o '"namesrv": *"[^"]*"' "$work/dev.json" | head -n 1 | sed 's/.*: *"//; s/"$//' || true)
+      namesrv=$(grep -o '"namesrv": *"[^"]*"' "$dir/dev.json" | head -n 1 | sed 's/.*: *"//; s/"$//' || true)
       [ -n "$namesrv" ] && return
-      if ! kill -0 "$cluster_pid" 2>/dev/null; then break; fi
+      if ! kill -0 "$pid" 2>/dev/null; then break; fi
       sleep 0.1
     done
-    grep -q 'is in use' "$work/dev.log" || break
+    grep -q 'is in use' "$dir/dev.log" || break
   done
   say "gantry dev did not come up; it said:"
-  cat "$work/dev.log" >&2
+  cat "$dir/dev.log" >&2
   return 2
 }
 
-stop_cluster() {
-  [ -n "${cluster_pid:-}" ] || return 0
-  kill -INT "$cluster_pid" 2>/dev/null || true
+stop_clusters() {
+  local pid
+  for pid in ${cluster_pids[@]+"${cluster_pids[@]}"}; do kill -INT "$pid" 2>/dev/null || true; done
+  for pid in ${cluster_pids[@]+"${cluster_pids[@]}"}; do stop_cluster "$pid"; done
+  cluster_pids=()
+}
+stop_cluster() { # PID
   for _ in $(seq 300); do
-    kill -0 "$cluster_pid" 2>/dev/null || { cluster_pid=; return 0; }
+    kill -0 "$1" 2>/dev/null || return 0
     sleep 0.1
   done
-  say "gantry dev ($cluster_pid) did not stop within 30 s; ending it"
-  kill -9 "$cluster_pid" 2>/dev/null || true
-  cluster_pid=
+  say "gantry dev ($1) did not stop within 30 s; ending it"
+  kill -9 "$1" 2>/dev/null || true
 }
 
 # Whether there is a Java of version 17 or later, and Maven.
@@ -63,6 +69,6 @@ build_java() { # PROJECT VERSION
 # The command that runs a class of such a project, words apart by blanks.
 java_command() { # PROJECT VERSION CLASS
   local target=$root/compat/$1/target/$2
-  echo "java ${kills:+-Dcompat.kills=$kills} -Xmx256m -XX:+UseSerialGC -Duser.home=$work -Djava.io.tmpdir=$work -Drocketmq.client.logRoot=$work/logs -Drocketmq.client.localOffsetStoreDir=$work/offsets" \
+  echo "java ${kills:+-Dcompat.kills=$kills} -Xmx320m -XX:+UseSerialGC -Duser.home=$work -Djava.io.tmpdir=$work -Drocketmq.client.logRoot=$work/logs -Drocketmq.client.localOffsetStoreDir=$work/offsets" \
     "-cp $target/classes:$target/lib/* gantry.compat.$3"
 }

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"sort"
 	"strings"
 	"time"
 
@@ -31,6 +32,8 @@ const (
 
 type options struct {
 	gantry, data    string
+	clients         string
+	oneGroup        bool
 	java            string
 	kills, crashes  int
 	stops, pauses   int
@@ -46,6 +49,8 @@ func main() {
 	var o options
 	flag.StringVar(&o.gantry, "gantry", "", "the gantry binary")
 	flag.StringVar(&o.data, "data", "", "directory of the running `gantry dev`")
+	flag.StringVar(&o.clients, "clients", "", "name servers of the clients, such as a sidecar; none: the cluster's")
+	flag.BoolVar(&o.oneGroup, "one-group", false, "keep the topic in one group, which every fault is then about")
 	flag.StringVar(&o.java, "java", "", "command that runs the Java side, words apart by blanks; none: Go alone")
 	flag.IntVar(&o.kills, "kills", 20, "how many leaders to kill, the groups in turn")
 	flag.IntVar(&o.crashes, "crashes", 0, "how many leading processes to kill that come back at once, their ports kept open")
@@ -98,29 +103,33 @@ func run(o options) (*report, error) {
 		return nil, err
 	}
 	namesrvs := strings.Split(v.Namesrv, ";")
+	clients := v.Namesrv
+	if o.clients != "" {
+		clients = o.clients
+	}
 	run := fmt.Sprintf("%x", time.Now().Unix())
 	topic, probeTopic := "failover_"+run, "failover_probe_"+run
 	for _, t := range []string{topic, probeTopic} {
-		if err := createTopic(namesrvs, t); err != nil {
+		if err := createTopic(namesrvs, t, o.oneGroup); err != nil {
 			return nil, err
 		}
 	}
 
-	goSide, err := startGo(namesrvs, topic, "failover_go_"+run, o.rate, l)
+	goSide, err := startGo(strings.Split(clients, ";"), topic, "failover_go_"+run, o.rate, l)
 	if err != nil {
 		return nil, err
 	}
 	defer goSide.close()
 	var consumer consumerSide
 	if o.java != "" {
-		javaSide, err := startJava(strings.Fields(o.java), v.Namesrv, topic, "failover_java_"+run, o.rate, l)
+		javaSide, err := startJava(strings.Fields(o.java), clients, topic, "failover_java_"+run, o.rate, l)
 		if err != nil {
 			return nil, err
 		}
 		defer javaSide.close()
 		consumer = javaSide
 	} else {
-		goConsumer, err := startGoConsumer(namesrvs, topic, "failover_gc_"+run, l)
+		goConsumer, err := startGoConsumer(strings.Split(clients, ";"), topic, "failover_gc_"+run, l)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +167,7 @@ func run(o options) (*report, error) {
 	}
 	progress("sending has ended; waiting for the consumer")
 	l.awaitReceived(drainLimit)
-	return l.report(faults, outages), nil
+	return l.report(faults, outages, o.clients == ""), nil
 }
 
 // inflict waits until the cluster is healthy and quiet, then lets one leader fail and come back.
@@ -170,6 +179,9 @@ func inflict(o options, c cluster, d *disk, kind string, number int, namesrvs []
 	// Clients learn who leads within their poll interval; a fault before that would be a second one for them.
 	time.Sleep(o.settle - probeLead)
 	group := v.Groups[number%len(v.Groups)].Name
+	if o.oneGroup {
+		group = v.Groups[0].Name
+	}
 	p, err := startProbe(namesrvs, topic, group, o.probeRate)
 	if err != nil {
 		return nil, err
@@ -209,7 +221,7 @@ func inflict(o options, c cluster, d *disk, kind string, number int, namesrvs []
 	return f, nil
 }
 
-func createTopic(namesrvs []string, topic string) error {
+func createTopic(namesrvs []string, topic string, oneGroup bool) error {
 	route, err := wire.RouteOf(namesrvs[0], "TBW102")
 	if err != nil {
 		return err
@@ -219,7 +231,13 @@ func createTopic(namesrvs []string, topic string) error {
 		return err
 	}
 	defer client.Close()
-	for _, broker := range route.Brokers {
+	brokers := route.Brokers
+	if oneGroup {
+		// By name, as the cluster's own view has them.
+		sort.Slice(brokers, func(i, j int) bool { return brokers[i].Name < brokers[j].Name })
+		brokers = brokers[:1]
+	}
+	for _, broker := range brokers {
 		err := client.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(broker.Addresses["0"]),
 			admin.WithReadQueueNums(queues), admin.WithWriteQueueNums(queues))
 		if err != nil {

@@ -13,11 +13,13 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
- * Runs the scenarios named on the command line, or all, one after the other; exits with 1 if any fails. With
+ * Runs the scenarios named on the command line, or all, two at a time; exits with 1 if any fails. With
  * -Dcompat.kills=SECONDS it runs those for a cluster whose leaders are killed for so long, all at once.
  */
 public final class Main {
     private static final long SCENARIO_LIMIT_SECONDS = 240;
+    /** They wait most of the time. */
+    private static final int AT_ONCE = 2;
 
     /** One thing that an application does with the client, and what it must see. */
     interface Scenario {
@@ -50,7 +52,7 @@ public final class Main {
                 System.exit(2);
             }
         }
-        ExecutorService pool = Executors.newFixedThreadPool(kills ? names.size() : 1);
+        ExecutorService pool = Executors.newFixedThreadPool(kills ? names.size() : AT_ONCE);
         List<Callable<Boolean>> runs = new ArrayList<>();
         names.forEach(name -> runs.add(() -> passes(name, scenarios.get(name), args[0])));
         boolean good = true;

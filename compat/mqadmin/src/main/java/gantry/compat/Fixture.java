@@ -86,7 +86,7 @@ final class Fixture {
         consumer.start();
     }
 
-    /** Waits until every message has come {@code times} times, and the client has noted its places. */
+    /** Waits until every message has come {@code times} times, and the client is done with them. It says where it is later. */
     void awaitConsumed(int times) throws Exception {
         Tool.await("every message to come " + times + " times", 60, () -> consumed.size() >= sent.size() * times
             && sent.stream().allMatch(s -> consumed.stream().filter(s.getMsgId()::equals).count() >= times));

@@ -89,10 +89,10 @@ final class Groups {
     }
 
     private void consumerProgress() throws Exception {
+        // A queue has a row once the client has said where it is, at first 10 s after its start.
         await("the group to have consumed everything", 20, () -> {
             List<String[]> rows = progress(on.group);
-            equal(on.brokerNames.size() * Fixture.QUEUES, rows.size(), "rows", "");
-            return sum(rows, 4) == on.sent.size() && rows.stream().allMatch(row -> row[5].equals("0"));
+            return rows.size() == on.brokerNames.size() * Fixture.QUEUES && sum(rows, 4) == on.sent.size() && rows.stream().allMatch(row -> row[5].equals("0"));
         });
         String shown = tool.run("consumerProgress", "-g", on.group, "-s", "true");
         String host = on.clientId().split("@")[0];
