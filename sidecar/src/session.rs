@@ -316,7 +316,9 @@ impl Session {
         // The short form says nothing to a replica that does not know the long one.
         let is_short = HeartbeatData::decode(&request.body).is_ok_and(|data| data.without_subscriptions);
         if !is_short {
-            *self.heartbeat.lock() = Some(request.clone());
+            // A copy: the body is a slice of what was read, and would keep all of that.
+            let body = request.body.to_vec();
+            *self.heartbeat.lock() = Some(request.clone().with_body(body));
         }
         self.tell_others(request);
         self.look.notify_one();
