@@ -72,6 +72,9 @@ final class Kills {
         KillsGroups.register(scenarios);
         KillsPopOrder.register(scenarios);
         KillsRetention.register(scenarios);
+        KillsWays.register(scenarios);
+        KillsMembers.register(scenarios);
+        KillsEnds.register(scenarios);
     }
 
     static boolean isOver() {
@@ -532,25 +535,41 @@ final class Kills {
         });
         consumer.start();
         DefaultMQProducer requester = env.producer();
-        int requests = 0;
+        // Until the replier has its queues, and the brokers know the requester, a request waits in vain.
+        again(() -> request(requester, message(topic, "the first request"), 3_000));
         AtomicInteger repeated = new AtomicInteger();
-        for (; !isOver(); requests++) {
-            String text = "request " + requests;
-            AtomicInteger tries = new AtomicInteger();
-            String reply = again(() -> {
-                if (tries.getAndIncrement() > 0) {
-                    repeated.incrementAndGet();
-                }
-                return request(requester, message(topic, text));
+        List<FutureTask<Integer>> requesters = new ArrayList<>();
+        for (int n = 0; n < REQUESTERS; n++) {
+            int number = n;
+            FutureTask<Integer> requests = new FutureTask<>(() -> {
+                int i = 0;
+                do {
+                    String text = "request " + number + " " + i;
+                    AtomicInteger tries = new AtomicInteger();
+                    String reply = again(() -> {
+                        repeated.addAndGet(tries.getAndIncrement() > 0 ? 1 : 0);
+                        return request(requester, message(topic, text), 3_000);
+                    });
+                    equal("re: " + text, reply, "the reply to " + text);
+                    i++;
+                    Thread.sleep(PACE_MS);
+                } while (!isOver());
+                return i;
             });
-            equal("re: " + text, reply, "the reply to " + text);
-            Thread.sleep(PACE_MS);
+            requesters.add(requests);
+            new Thread(requests).start();
+        }
+        int requests = 0;
+        for (FutureTask<Integer> one : requesters) {
+            requests += one.get();
         }
         env.note(requests + " requests, " + repeated + " made again");
     }
 
+    private static final int REQUESTERS = 8;
+
     /** The blocking call of some 5.x clients gives up as soon as its message is stored. */
-    private static String request(DefaultMQProducer requester, Message message) throws Exception {
+    private static String request(DefaultMQProducer requester, Message message, long timeoutMs) throws Exception {
         AtomicReference<Object> outcome = new AtomicReference<>();
         requester.request(message, new RequestCallback() {
             @Override
@@ -562,7 +581,7 @@ final class Kills {
             public void onException(Throwable e) {
                 outcome.set(e);
             }
-        }, 5_000);
+        }, timeoutMs);
         await("an answer or a failure", 20, () -> outcome.get() != null);
         if (outcome.get() instanceof Throwable e) {
             throw new Exception(e);

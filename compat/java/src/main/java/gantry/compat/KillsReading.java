@@ -168,7 +168,7 @@ final class KillsReading {
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((List<MessageExt> batch, ConsumeOrderlyContext context) -> {
             String text = text(batch.get(0));
-            if (text.endsWith("7") && failed.merge(text, 1, Integer::sum) == 1) {
+            if (text.endsWith("2") && failed.merge(text, 1, Integer::sum) == 1) {
                 context.setSuspendCurrentQueueTimeMillis(50);
                 return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
             }
@@ -260,7 +260,7 @@ final class KillsReading {
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
             String text = text(batch.get(0));
-            if (text.endsWith("7") && failed.merge(text, 1, Integer::sum) == 1) {
+            if (text.endsWith("2") && failed.merge(text, 1, Integer::sum) == 1) {
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             }
             return done.concurrently().consumeMessage(batch, context);

@@ -1,5 +1,6 @@
 package gantry.compat;
 
+import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Collection;
 import java.util.List;
@@ -32,6 +33,14 @@ record Leaders(MQClientAPIImpl api, Map<String, String> byBroker) {
 
     Collection<String> addresses() {
         return byBroker.values();
+    }
+
+    static Object call(Method method, Object target, Object... arguments) throws Exception {
+        try {
+            return method.invoke(target, arguments);
+        } catch (InvocationTargetException e) {
+            throw e.getCause() instanceof Exception cause ? cause : e;
+        }
     }
 
     static Method method(Object target, String name) {

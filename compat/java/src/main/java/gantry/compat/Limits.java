@@ -49,8 +49,7 @@ final class Limits {
         consumer.start();
         List<String> bodies = new ArrayList<>();
         for (String kind : List.of("ZLIB", "LZ4", "ZSTD")) {
-            System.setProperty("rocketmq.message.compressType", kind);
-            DefaultMQProducer producer = env.producer();
+            DefaultMQProducer producer = packing(env, kind);
             for (int i = 0; i < 4; i++) {
                 String body = kind + i + " " + ("a body of " + kind + " that repeats itself; ").repeat(500 + i);
                 Message message = message(topic, body);
@@ -59,7 +58,6 @@ final class Limits {
                 bodies.add(body);
             }
         }
-        System.clearProperty("rocketmq.message.compressType");
         inbox.awaitExactly(bodies, 60);
         Map<String, Integer> sizes = new TreeMap<>();
         for (MessageExt message : inbox.messages()) {
@@ -68,6 +66,16 @@ final class Limits {
         }
         // Were all packed by one kind, two of the sizes would be equal.
         equal(3, Set.copyOf(sizes.values()).size(), "sizes of three kinds " + sizes);
+    }
+
+    /** A producer that packs large bodies this way; it learns of that as it is made. */
+    static synchronized DefaultMQProducer packing(Env env, String kind) throws Exception {
+        System.setProperty("rocketmq.message.compressType", kind);
+        try {
+            return env.producer();
+        } finally {
+            System.clearProperty("rocketmq.message.compressType");
+        }
     }
 
     private static int codeOf(Callable<SendResult> send) throws Exception {
@@ -154,7 +162,7 @@ final class Limits {
     }
 
     /** The kinds of entries that the traces have about a message. */
-    private static Set<String> kinds(DefaultMQProducer reader, String id) throws Exception {
+    static Set<String> kinds(DefaultMQProducer reader, String id) throws Exception {
         Set<String> kinds = new HashSet<>();
         try {
             for (MessageExt trace : reader.queryMessage(TRACE_TOPIC, id, 64, 0, Long.MAX_VALUE).getMessageList()) {

@@ -38,8 +38,11 @@ final class Lookup {
         stranger.setKeys("unique0");
         sent(producer.send(stranger));
 
-        // The index follows the log, so the last message may need a moment.
-        await(producer, topic, "unique29");
+        // The index of each broker follows its log, so the last messages may need a moment.
+        for (int i = 0; i < 30; i++) {
+            await(producer, topic, "unique" + i);
+        }
+        await(producer, other, "unique0");
         for (int i = 0; i < 30; i++) {
             SendResult result = results.get(i);
             isMessage(result, i, producer.viewMessage(topic, result.getOffsetMsgId()));

@@ -1,6 +1,5 @@
 package gantry.compat;
 
-import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.List;
@@ -35,6 +34,15 @@ final class OrderPop {
 
     /** A pop that is made again for want of an answer has the same `attempt`. */
     Given pop(MessageQueue queue, String attempt, int count, long invisibleMs) throws Exception {
+        return pop(queue, attempt, count, invisibleMs, true);
+    }
+
+    /** The same in any order. */
+    Given popAny(MessageQueue queue, int count, long invisibleMs) throws Exception {
+        return pop(queue, "", count, invisibleMs, false);
+    }
+
+    private Given pop(MessageQueue queue, String attempt, int count, long invisibleMs, boolean isOrderly) throws Exception {
         Object header = header("PopMessage", queue);
         set(header, "setMaxMsgNums", count);
         set(header, "setInvisibleTime", invisibleMs);
@@ -43,8 +51,10 @@ final class OrderPop {
         set(header, "setInitMode", 0);
         set(header, "setExpType", "TAG");
         set(header, "setExp", "*");
-        set(header, "setOrder", true);
-        set(header, "setAttemptId", attempt);
+        set(header, "setOrder", isOrderly);
+        if (isOrderly) {
+            set(header, "setAttemptId", attempt);
+        }
         CompletableFuture<Object> answer = new CompletableFuture<>();
         Method pop = method("popMessageAsync", 5);
         call(pop, queue.getBrokerName(), leader(queue), header, Leaders.TIMEOUT_MS, callback(pop.getParameterTypes()[4], answer));
@@ -65,6 +75,16 @@ final class OrderPop {
         CompletableFuture<Object> answer = new CompletableFuture<>();
         Method acknowledge = method("ackMessageAsync", 4);
         call(acknowledge, leader(queue), Leaders.TIMEOUT_MS, callback(acknowledge.getParameterTypes()[2], answer), header);
+        return isDone(answer);
+    }
+
+    /** Whether messages of one queue, acknowledged by one call, were all still under way by the givings that they name. */
+    boolean acknowledgeBatch(MessageQueue queue, List<MessageExt> messages) throws Exception {
+        List<String> givings = messages.stream().map(message -> message.getProperty("POP_CK")).toList();
+        CompletableFuture<Object> answer = new CompletableFuture<>();
+        Method acknowledge = List.of(leaders().api().getClass().getMethods()).stream()
+            .filter(m -> m.getName().equals("batchAckMessageAsync") && m.getParameterCount() == 6).findFirst().orElseThrow();
+        call(acknowledge, leader(queue), Leaders.TIMEOUT_MS, callback(acknowledge.getParameterTypes()[2], answer), topic, group, givings);
         return isDone(answer);
     }
 
@@ -116,10 +136,10 @@ final class OrderPop {
 
     private void call(Method method, Object... arguments) throws Exception {
         try {
-            method.invoke(leaders().api(), arguments);
-        } catch (InvocationTargetException e) {
+            Leaders.call(method, leaders().api(), arguments);
+        } catch (Exception e) {
             leaders = null;
-            throw e.getCause() instanceof Exception cause ? cause : e;
+            throw e;
         }
     }
 

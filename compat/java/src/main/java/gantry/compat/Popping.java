@@ -11,7 +11,6 @@ import static gantry.compat.Pushing.exactlyOnce;
 import static gantry.compat.Pushing.send;
 import static gantry.compat.Sending.numbered;
 
-import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.List;
@@ -324,18 +323,10 @@ final class Popping {
             Object config = create.getParameterTypes()[1].getConstructor().newInstance();
             config.getClass().getMethod("setGroupName", String.class).invoke(config, group);
             config.getClass().getMethod("setRetryMaxTimes", int.class).invoke(config, retries);
-            call(create, api, leader, config, Leaders.TIMEOUT_MS);
+            Leaders.call(create, api, leader, config, Leaders.TIMEOUT_MS);
             Method set = Leaders.method(api, "setMessageRequestMode");
             Object pop = set.getParameterTypes()[3].getMethod("valueOf", String.class).invoke(null, "POP");
-            call(set, api, leader, topic, group, pop, 8, Leaders.TIMEOUT_MS);
-        }
-    }
-
-    private static void call(Method method, Object target, Object... arguments) throws Exception {
-        try {
-            method.invoke(target, arguments);
-        } catch (InvocationTargetException e) {
-            throw e.getCause() instanceof Exception cause ? cause : e;
+            Leaders.call(set, api, leader, topic, group, pop, 8, Leaders.TIMEOUT_MS);
         }
     }
 

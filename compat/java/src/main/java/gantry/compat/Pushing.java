@@ -19,6 +19,7 @@ import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -268,6 +269,16 @@ final class Pushing {
         throw new AssertionError("a consumer started with an expression that means nothing");
     }
 
+    /** Waits until a consumer has noted the end of each queue as its place, which it does after its listener has returned. */
+    static void awaitDone(DefaultMQPushConsumer consumer, DefaultMQProducer producer, String topic) throws Exception {
+        for (MessageQueue queue : owned(consumer, topic)) {
+            await("the consumer to be done with " + queue, 60, () -> {
+                long place = consumer.getDefaultMQPushConsumerImpl().getOffsetStore().readOffset(queue, ReadOffsetType.READ_FROM_MEMORY);
+                return Math.max(place, 0) >= producer.maxOffset(queue);
+            });
+        }
+    }
+
     /** A group that comes back goes on where it stopped: nothing again, nothing left out. */
     private static void restart(Env env) throws Exception {
         String topic = env.topic("t", 4);
@@ -277,9 +288,7 @@ final class Pushing {
         Inbox before = new Inbox();
         DefaultMQPushConsumer consumer = member(env, group, topic, before);
         before.awaitExactly(numbered(0, 300), 60);
-        // The client notes its place after the listener has returned.
-        await("the consumer to be done", 10, () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl()
-            .getProcessQueueTable().values().stream().allMatch(q -> q.getMsgCount().get() == 0));
+        awaitDone(consumer, producer, topic);
         consumer.shutdown();
         send(producer, topic, numbered(300, 500));
         Inbox after = new Inbox();

@@ -38,7 +38,7 @@ final class Sending {
         scenarios.put("send_async", Sending::async);
         scenarios.put("send_oneway", Sending::oneway);
         scenarios.put("send_batch", Sending::batch);
-        if (List.of(DefaultMQProducer.class.getMethods()).stream().anyMatch(m -> m.getName().equals("setAutoBatch"))) {
+        if (gathers()) {
             scenarios.put("send_auto_batch", Sending::autoBatch);
         }
         scenarios.put("send_ordered", Sending::ordered);
@@ -151,13 +151,23 @@ final class Sending {
         }
     }
 
+    /** Whether this client gathers batches by itself. */
+    static boolean gathers() {
+        return List.of(DefaultMQProducer.class.getMethods()).stream().anyMatch(m -> m.getName().equals("setAutoBatch"));
+    }
+
+    static DefaultMQProducer gathering(Env env) throws Exception {
+        DefaultMQProducer producer = env.producer();
+        DefaultMQProducer.class.getMethod("setAutoBatch", boolean.class).invoke(producer, true);
+        return producer;
+    }
+
     private static final int SENDERS = 8;
 
     /** The producer itself gathers what several threads send; each answer names the id and the place of its own message. */
     private static void autoBatch(Env env) throws Exception {
         String topic = env.topic("t", 2);
-        DefaultMQProducer producer = env.producer();
-        DefaultMQProducer.class.getMethod("setAutoBatch", boolean.class).invoke(producer, true);
+        DefaultMQProducer producer = gathering(env);
         AtomicInteger requests = new AtomicInteger();
         producer.getDefaultMQProducerImpl().registerSendMessageHook(new SendMessageHook() {
             @Override
