@@ -30,6 +30,7 @@ mod place;
 mod process;
 mod rate;
 mod recovery;
+mod relay;
 mod status;
 mod topics;
 

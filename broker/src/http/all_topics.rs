@@ -5,19 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, RawQuery, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::HeaderMap;
 use axum::response::Json;
 use futures::future::join_all;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::cluster;
+use super::relay::Relay;
 use super::topics::{ListQuery, Page, Perm, TopicView};
 use super::{Admin, AdminError};
-use crate::peer::AdminCall;
 
 /// A leader answers within this time, or its group is missing.
 const LEADER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -96,12 +95,12 @@ async fn all_topics(
 ) -> Result<Json<ClusterTopics>, AdminError> {
     query.check()?;
     let raw = raw.unwrap_or_default();
-    let (asker, headers, asked_for) = (&*admin, &headers, &query);
-    let groups = cluster::look(asker, headers).await.groups;
-    let raw = raw.as_str();
+    let relay = Relay::new(&*admin, &headers);
+    let groups = cluster::look(relay).await.groups;
+    let (raw, asked_for) = (raw.as_str(), &query);
     let asked = groups.into_iter().map(|group| async move {
         let answer = match &group.leader {
-            Some(leader) => ask(asker, headers, &group.name, leader, asked_for, raw).await,
+            Some(leader) => ask(relay, &group.name, leader, asked_for, raw).await,
             None => Err("it has no leader that answers".to_owned()),
         };
         (group.name, answer)
@@ -122,45 +121,18 @@ async fn topic_names(
     admin.topic_names(&group, &query).map(|names| Json(TopicNames { names }))
 }
 
-async fn ask(
-    admin: &dyn Admin,
-    headers: &HeaderMap,
-    group: &str,
-    leader: &str,
-    query: &ListQuery,
-    raw: &str,
-) -> Answer {
+async fn ask(relay: Relay<'_>, group: &str, leader: &str, query: &ListQuery, raw: &str) -> Answer {
+    let admin = relay.admin;
     if leader == admin.node() {
         let page = admin.topics(group, query).map_err(|error| error.to_string())?;
         let names = admin.topic_names(group, query).map_err(|error| error.to_string())?;
         return Ok((page, TopicNames { names }));
     }
     let (page, names) = futures::join!(
-        get(admin, headers, leader, format!("/v1/groups/{group}/topics?{raw}")),
-        get(admin, headers, leader, format!("/v1/groups/{group}/topic-names?{raw}"))
+        relay.get(leader, format!("/v1/groups/{group}/topics?{raw}"), LEADER_TIME_MAX),
+        relay.get(leader, format!("/v1/groups/{group}/topic-names?{raw}"), LEADER_TIME_MAX)
     );
     Ok((page?, names?))
-}
-
-/// What `leader` answers, asked with the caller's token.
-async fn get<T: DeserializeOwned>(
-    admin: &dyn Admin,
-    headers: &HeaderMap,
-    leader: &str,
-    target: String,
-) -> Result<T, String> {
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let call = AdminCall {
-        method: Method::GET.to_string(),
-        target,
-        authorization: authorization.unwrap_or_default().to_owned(),
-        ..AdminCall::default()
-    };
-    let reply = admin.ask(leader.to_owned(), call, LEADER_TIME_MAX).await.map_err(|error| error.to_string())?;
-    if reply.status != 200 {
-        return Err(format!("{leader} answers {}: {}", reply.status, String::from_utf8_lossy(&reply.body)));
-    }
-    serde_json::from_slice(&reply.body).map_err(|error| format!("the answer of {leader} cannot be read: {error}"))
 }
 
 /// Puts together what the leaders say. What is on the first page of all together is on the first page of its group.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method};
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -23,9 +23,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::change::{Change, Changed};
-use super::cluster::ask_others;
+use super::relay::Relay;
 use super::{Admin, AdminError, Nothing};
-use crate::peer::AdminCall;
 
 /// What whoever lets one node begin has to say: that he has seen it of all others. A voter that begins anew beside others
 /// that have data can lose what was acknowledged.
@@ -113,7 +112,8 @@ async fn bootstrap(
     headers: HeaderMap,
     Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<BootstrapReport>>, AdminError> {
-    let mut all = ask_others(&*admin, &headers, |node| format!("/v1/nodes/{node}/begin")).await;
+    let relay = Relay::new(&*admin, &headers);
+    let mut all = relay.get_of_others(|node| format!("/v1/nodes/{node}/begin")).await;
     let own = admin.begin_status();
     all.insert(own.node.clone(), Ok(own));
     let to_tell = plan(&admin.node(), &all)?;
@@ -127,7 +127,7 @@ async fn bootstrap(
     }
     for (at, node) in to_tell.iter().enumerate() {
         let begun = &to_tell[..at];
-        tell(&*admin, &headers, node).await.map_err(|why| {
+        tell(relay, node).await.map_err(|why| {
             AdminError::Unknown(format!(
                 "node {node} was told to begin and has not said that it did: {why}; begun before it: {}",
                 if begun.is_empty() { "none".to_owned() } else { begun.join(", ") }
@@ -177,22 +177,12 @@ pub(crate) fn not_waiting(node: &str) -> AdminError {
     AdminError::Conflict(format!("node {node} does not wait to begin a new cluster"))
 }
 
-async fn tell(admin: &dyn Admin, headers: &HeaderMap, node: &str) -> Result<(), String> {
-    if node == admin.node() {
-        return admin.begin().await.map(drop).map_err(|error| error.to_string());
+async fn tell(relay: Relay<'_>, node: &str) -> Result<(), String> {
+    if node == relay.admin.node() {
+        return relay.admin.begin().await.map(drop).map_err(|error| error.to_string());
     }
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let call = AdminCall {
-        method: Method::POST.to_string(),
-        target: format!("/v1/nodes/{node}/begin?confirm={CONFIRM_WORD}"),
-        authorization: authorization.unwrap_or_default().to_owned(),
-        ..AdminCall::default()
-    };
-    match admin.ask(node.to_owned(), call, BEGIN_TIME_MAX).await {
-        Ok(reply) if reply.status == 200 => Ok(()),
-        Ok(reply) => Err(String::from_utf8_lossy(&reply.body).into_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let target = format!("/v1/nodes/{node}/begin?confirm={CONFIRM_WORD}");
+    relay.call(Method::POST, node, target, BEGIN_TIME_MAX).await.map(drop)
 }
 
 /// Who is to be told to begin, in which order, or why nobody must be.

@@ -2,23 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::Json;
-use futures::future::join_all;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::relay::Relay;
 use super::{Admin, DiskStatus, GroupStatus, NodeState, NodeStatus, Nothing, ReplicaRole, SyncStatus};
-use crate::peer::AdminCall;
 
-/// A node that has not answered by then counts as silent.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 /// Entries that a member may be behind while all is well.
 const LAG_MAX: u64 = 1_000;
 
@@ -130,44 +125,15 @@ async fn cluster(
     headers: HeaderMap,
     Query(_): Query<Nothing>,
 ) -> Json<ClusterStatus> {
-    Json(look(&*admin, &headers).await)
+    Json(look(Relay::new(&*admin, &headers)).await)
 }
 
 /// Asks everybody.
-pub(super) async fn look(admin: &dyn Admin, headers: &HeaderMap) -> ClusterStatus {
-    let mut answers: Answers = ask_others(admin, headers, |_| "/v1/status".to_owned()).await;
-    let own = admin.status();
+pub(super) async fn look(relay: Relay<'_>) -> ClusterStatus {
+    let mut answers: Answers = relay.get_of_others(|_| "/v1/status".to_owned()).await;
+    let own = relay.admin.status();
     answers.insert(own.node.clone(), Ok(own));
-    assemble(&admin.node(), &answers)
-}
-
-/// What each other node answers to a question, asked with the caller's token.
-pub(super) async fn ask_others<T: DeserializeOwned>(
-    admin: &dyn Admin,
-    headers: &HeaderMap,
-    target: impl Fn(&str) -> String,
-) -> BTreeMap<String, Result<T, String>> {
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let asked = admin.other_nodes().into_iter().map(|node| {
-        let call = AdminCall {
-            method: "GET".to_owned(),
-            target: target(&node),
-            authorization: authorization.unwrap_or_default().to_owned(),
-            ..AdminCall::default()
-        };
-        let answer = admin.ask(node.clone(), call, ANSWER_TIME_MAX);
-        async move {
-            let answer = match answer.await {
-                Ok(reply) if reply.status == 200 => {
-                    serde_json::from_slice(&reply.body).map_err(|error| format!("its answer cannot be read: {error}"))
-                }
-                Ok(reply) => Err(format!("it answers {}: {}", reply.status, String::from_utf8_lossy(&reply.body))),
-                Err(error) => Err(error.to_string()),
-            };
-            (node, answer)
-        }
-    });
-    join_all(asked).await.into_iter().collect()
+    assemble(&relay.admin.node(), &answers)
 }
 
 /// Puts together what the nodes say.

@@ -10,7 +10,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Admin, AdminError, cluster};
+use super::relay::Relay;
+use super::{Admin, AdminError};
 
 /// What several nodes saw within this time of each other is told once.
 const SAME_MS: i64 = 10_000;
@@ -143,7 +144,7 @@ async fn events(
     let target = |node: &str| format!("/v1/nodes/{node}/events?limit={LIMIT_MAX}");
     let mut all = admin.events();
     let mut missing = Vec::new();
-    for (node, answer) in cluster::ask_others::<Events>(&*admin, &headers, target).await {
+    for (node, answer) in Relay::new(&*admin, &headers).get_of_others::<Events>(target).await {
         match answer {
             Ok(theirs) => all.extend(theirs.events),
             Err(error) => missing.push(format!("{node}: {error}")),

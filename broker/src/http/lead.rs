@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method};
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use super::change::{Change, Changed};
 use super::cluster::{self, ClusterStatus, GroupView};
+use super::relay::Relay;
 use super::{Admin, AdminError, NodeState, Nothing};
-use crate::peer::AdminCall;
 
 /// A leadership moves within this time.
 const MOVE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -103,7 +103,8 @@ async fn balance(
     headers: HeaderMap,
     Change { dry_run, .. }: Change,
 ) -> Result<Json<Changed<BalanceReport>>, AdminError> {
-    let mut moves = plan(&cluster::look(&*admin, &headers).await);
+    let relay = Relay::new(&*admin, &headers);
+    let mut moves = plan(&cluster::look(relay).await);
     if dry_run {
         let lines: Vec<_> =
             moves.iter().map(|planned| format!("{} from {} to {}", planned.group, planned.from, planned.to)).collect();
@@ -111,29 +112,19 @@ async fn balance(
         return Ok(Changed::planned(format!("leadership would move: {text}")));
     }
     for planned in &mut moves {
-        planned.error = carry_out(&*admin, &headers, planned).await.err();
+        planned.error = carry_out(relay, planned).await.err();
     }
     Ok(Changed::done(BalanceReport { moves }))
 }
 
-async fn carry_out(admin: &dyn Admin, headers: &HeaderMap, planned: &Move) -> Result<(), String> {
+async fn carry_out(relay: Relay<'_>, planned: &Move) -> Result<(), String> {
     let Move { group, from, to, .. } = planned;
-    if *from == admin.node() {
-        let moved = admin.transfer_leader(group.clone(), Some(to.clone()), false).await;
+    if *from == relay.admin.node() {
+        let moved = relay.admin.transfer_leader(group.clone(), Some(to.clone()), false).await;
         return moved.map(drop).map_err(|error| error.to_string());
     }
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let call = AdminCall {
-        method: Method::POST.to_string(),
-        target: format!("/v1/groups/{group}/transfer-leader?to={to}"),
-        authorization: authorization.unwrap_or_default().to_owned(),
-        ..AdminCall::default()
-    };
-    match admin.ask(from.clone(), call, MOVE_TIME_MAX).await {
-        Ok(reply) if reply.status == 200 => Ok(()),
-        Ok(reply) => Err(String::from_utf8_lossy(&reply.body).into_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let target = format!("/v1/groups/{group}/transfer-leader?to={to}");
+    relay.call(Method::POST, from, target, MOVE_TIME_MAX).await.map(drop)
 }
 
 /// Which leaderships should move, and where to.

@@ -314,6 +314,10 @@ async fn the_cluster_and_its_elections_are_seen_from_every_node() {
             if !news.is_empty() {
                 assert_eq!(news.len(), 1, "told once: {news:?}");
                 assert!(news[0]["gap_ms"].is_u64() || news[0]["gap_ms"].is_null(), "{news:?}");
+    // A node that asks all others for somebody asks with that token.
+    let nodes = ask(addr, "GET /v1/cluster\nAuthorization: Bearer ours", "").await.json()["nodes"].clone();
+    assert_eq!([&nodes[0]["error"], &nodes[1]["error"]], [&Value::Null, &Value::Null], "{nodes}");
+    assert_eq!(nodes[2]["error"], "it answers 401: the token is none of this node's");
                 assert_eq!(news[0]["seen_by"], news[0]["node"], "{news:?}");
                 assert_eq!(events["missing"].as_array().unwrap().len(), 1, "{events}");
                 return;
