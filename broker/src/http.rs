@@ -30,6 +30,7 @@ mod place;
 mod process;
 mod rate;
 mod recovery;
+mod refused;
 mod relay;
 mod status;
 mod topics;
@@ -72,6 +73,7 @@ pub use place::Place;
 pub use process::collect_process;
 use rate::Rate;
 pub use recovery::{EntryStatus, FlushMode, FlushStatus, LossReport, QueueLoss, RecoverOrder, RecoveryStatus};
+pub use refused::RefusedCalls;
 pub use status::{
     DamageStatus, DiskStatus, GroupStatus, LeaderStatus, LogStatus, MemberStatus, NameServerStatus, NodeState,
     NodeStatus, ReplayStatus, ReplicaRole, RetentionPressure, RetentionStatus, ScrubStatus, SyncStatus,
@@ -119,6 +121,9 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Adds every metric of the node.
     fn collect(&self, metrics: &mut MetricsText);
+
+    /// Where calls are counted that were refused.
+    fn refused_calls(&self) -> &RefusedCalls;
 
     /// Hands the leadership of `group` to the node named `to`, or to the best replica; or only says to which it would.
     fn transfer_leader(
@@ -284,6 +289,7 @@ impl Api {
             .layer(middleware::from_fn_with_state((tokens, Arc::new(Rate::new(per_second))), access::check))
             .layer(middleware::from_fn_with_state(own, check_host))
             .layer(middleware::from_fn(error::all_in_json))
+            .layer(middleware::from_fn_with_state(Arc::clone(&admin), refused::count))
             .layer(Extension(openapi::finish(&description)))
             .layer(Extension(once::Kept::default()))
             .layer(Extension(place::Methods::of(&description)))
@@ -304,6 +310,7 @@ impl Api {
             .layer(middleware::from_fn_with_state((Tokens::default(), Arc::new(Rate::new(per_second))), access::check))
             .layer(middleware::from_fn_with_state(own, check_host))
             .layer(middleware::from_fn(error::all_in_json))
+            .layer(middleware::from_fn_with_state(Arc::clone(&admin), refused::count))
             .with_state(admin);
         Self(router)
     }

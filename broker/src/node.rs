@@ -61,7 +61,7 @@ use self::retention::NodeRetention;
 use crate::config::Options;
 use crate::disk::DiskLevel;
 use crate::disk::{Ballast, DiskSpace};
-use crate::http::{Api, NodeState};
+use crate::http::{Api, NodeState, RefusedCalls};
 use crate::peer::{PeerHub, PeerHubOptions};
 use crate::raft::CatchUpRate;
 use crate::registration::{Registration, RegistrationHandle, RegistrationOptions};
@@ -236,6 +236,7 @@ struct Shared {
     events: EventLog,
     drain: Drain,
     begin: Begin,
+    refused_calls: RefusedCalls,
     /// The first failure of a group.
     failure: watch::Sender<Option<String>>,
 }
@@ -301,6 +302,7 @@ impl Node {
             events: EventLog::new(&options.node.name),
             drain: Drain::open(&options.node.data_dir),
             begin: Begin::new(),
+            refused_calls: RefusedCalls::default(),
             options,
         });
         let weak = Arc::downgrade(&shared);

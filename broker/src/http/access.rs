@@ -93,7 +93,7 @@ fn is_public(path: &str) -> bool {
 }
 
 /// What programs ask for again and again.
-fn is_watched(path: &str) -> bool {
+pub(super) fn is_watched(path: &str) -> bool {
     matches!(path, "/health/live" | "/health/ready" | "/metrics")
 }
 

@@ -23,6 +23,7 @@ pub(super) fn collect(shared: &Shared, metrics: &mut MetricsText) {
     let running: Vec<Replica<'_>> =
         groups.filter_map(|group| group.running().map(|running| (group.name(), running))).collect();
     node(&status, metrics);
+    shared.refused_calls.collect(metrics);
     raft(&status, metrics);
     log(&status, &running, metrics);
     work(&running, metrics);

@@ -15,8 +15,8 @@ use crate::http::{
     Admin, AdminError, BeginStatus, Changed, ConsumerGroupDetails, ConsumerGroupSpec, ConsumerGroupView, DamageStatus,
     DiskStatus, DrainStatus, Event, FlushMode, FlushStatus, GroupStatus, LeaderStatus, ListQuery, LogStatus,
     LossReport, MemberAnswer, MemberOrder, MemberQuery, MemberStatus, MembersStatus, MetricsText, NodeState,
-    NodeStatus, OperationStatus, Page, Place, RecoverOrder, RecoveryStatus, ReplayStatus, ReplicaRole, ResetOrder,
-    ResetPlan, RetentionStatus, ScrubStatus, Settle, SyncStatus, TopicDetails, TopicSpec, TopicView,
+    NodeStatus, OperationStatus, Page, Place, RecoverOrder, RecoveryStatus, RefusedCalls, ReplayStatus, ReplicaRole,
+    ResetOrder, ResetPlan, RetentionStatus, ScrubStatus, Settle, SyncStatus, TopicDetails, TopicSpec, TopicView,
 };
 use crate::peer::{AdminCall, AdminReply, ForwardError};
 use crate::raft::{self, GroupMetrics, Role};
@@ -86,6 +86,10 @@ impl Admin for Shared {
             drained: self.drain.is_on(),
             pid: std::process::id(),
         }
+    }
+
+    fn refused_calls(&self) -> &RefusedCalls {
+        &self.refused_calls
     }
 
     fn topics(&self, group: &str, query: &ListQuery) -> Result<Page<TopicView>, AdminError> {

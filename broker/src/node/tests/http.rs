@@ -138,6 +138,40 @@ const TOO_OFTEN: usize = 200;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_too_often_is_told_to_wait_and_locks_out_nobody_else() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_calls_are_counted_once_where_they_came_in() {
+    let cluster = Cluster::start("sync").await;
+    let leader = cluster.leader().await;
+    let at = usize::try_from(leader.node_id()).unwrap();
+    let asked = at % 3 + 1;
+    drop(leader);
+    let counted = async |at: usize| -> Vec<String> {
+        let text = ask(cluster.http(at), "GET /metrics", "").await.body;
+        let lines = text.lines().filter_map(|line| line.strip_prefix("gantry_http_refused_calls_total"));
+        lines.filter(|line| !line.ends_with(" 0")).map(str::to_owned).collect()
+    };
+    assert_eq!(counted(asked).await, Vec::<String>::new());
+    let addr = cluster.http(asked);
+    // What the leader refuses is counted where it came in, and so is what nobody was asked for.
+    refused(addr, "POST /v1/groups/broker-a/transfer-leader?to=n9", "", 404, "not_found").await;
+    refused(addr, "GET /v1/groups/broker-a/topics/none", "", 404, "not_found").await;
+    refused(addr, "GET /no/such/path", "", 404, "no_such_path").await;
+    refused(addr, "GET /v1/status?node=n1&node=n1", "", 400, "invalid").await;
+    assert_eq!(ask(addr, "GET /v1/cluster", "").await.code, 200);
+    // No name server knows it: that is no refusal.
+    assert_eq!(ask(addr, "GET /health/ready", "").await.code, 503);
+    assert_eq!(ask(addr, "POST /health/ready", "").await.code, 405);
+    let expected = [
+        "{kind=\"watch\",status=\"405\"} 1",
+        "{kind=\"look\",status=\"400\"} 1",
+        "{kind=\"look\",status=\"404\"} 2",
+        "{kind=\"change\",status=\"404\"} 1",
+    ];
+    assert_eq!(counted(asked).await, expected);
+    assert_eq!(counted(at).await, Vec::<String>::new());
+    cluster.stop().await;
+}
+
     let dir = tempfile::tempdir().unwrap();
     let mut options = options(dir.path());
     let token = |name: &str, role| TokenHash { name: name.to_owned(), role, sha256: hash_token(name) };
