@@ -9,6 +9,7 @@
 //!  send    |-receive-|-pack-|-replicate---------|-apply-|-answer-|
 //!                           |-append----|                           the own log; a majority may be quicker
 //!  deliver |-wait----------------|-read-|-answer-|                  wait: held until reput has something
+//!  (POP)   |-wait----------------|-read-|-take-|-answer-|           take: the log says that nobody else gets it
 //! ```
 //!
 //! Nothing here knows OpenTelemetry. What does is `otlp`, behind the feature `otel`; without it there is never a
@@ -31,7 +32,7 @@ use crate::config::TracingOptions;
 pub(crate) const TRACEPARENT: &str = "traceparent";
 /// Appends whose time is known; more than packs are in flight.
 const STORED_MAX: usize = 256;
-/// Messages of one answer that are followed.
+/// Messages of one batch, and of one answer, that are followed.
 pub(crate) const FOLLOWED_MAX: usize = 32;
 
 /// A span of a client, as W3C Trace Context writes it.
@@ -58,6 +59,13 @@ impl TraceParent {
         let is_known = version != 0xff && (ends || version != 0);
         (is_known && trace_id != 0 && span_id != 0).then_some(Self { trace_id, span_id, sampled: flags & 1 == 1 })
     }
+}
+
+/// What a client says of a message with these properties; none if it says nothing.
+pub(crate) fn said_by_client(properties: &str) -> Option<TraceParent> {
+    // Most clients trace nothing: then properties are not taken apart.
+    let said = properties.contains(TRACEPARENT).then(|| protocol::message::Properties::new(properties));
+    said.and_then(|properties| TraceParent::parse(properties.get(TRACEPARENT)?))
 }
 
 /// What a message has gone through, once it is over.
@@ -168,6 +176,39 @@ impl Tracer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Followed(pub(crate) Option<TraceParent>);
 
+/// A message of a send that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FollowedMessage {
+    pub(crate) followed: Followed,
+    /// Its number in the send.
+    pub(crate) at: usize,
+    /// Its bytes in the log; none: those of the whole send.
+    pub(crate) bytes: Option<u64>,
+}
+
+impl FollowedMessage {
+    /// All messages of the send as one.
+    pub(crate) const fn whole(followed: Followed) -> Self {
+        Self { followed, at: 0, bytes: None }
+    }
+}
+
+/// A message of an answer that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FollowedRecord {
+    pub(crate) followed: Followed,
+    pub(crate) queue_id: u32,
+    pub(crate) queue_offset: u64,
+}
+
+impl FollowedRecord {
+    fn new(followed: Followed, record: &protocol::message::RecordView<'_>) -> Self {
+        let number = |value: i64| u64::try_from(value).unwrap_or(0);
+        let queue_id = u32::try_from(record.queue_id()).unwrap_or(0);
+        Self { followed, queue_id, queue_offset: number(record.queue_offset()) }
+    }
+}
+
 /// Follows the messages of one group. Cheap to clone.
 #[derive(Clone)]
 pub struct GroupTracer {
@@ -178,15 +219,29 @@ pub struct GroupTracer {
 impl GroupTracer {
     /// Whether a message with these properties is followed.
     pub(crate) fn follow(&self, properties: &str) -> Option<Followed> {
-        let said = properties.contains(TRACEPARENT).then(|| protocol::message::Properties::new(properties));
-        match said.and_then(|properties| TraceParent::parse(properties.get(TRACEPARENT)?)) {
+        match said_by_client(properties) {
             Some(parent) => parent.sampled.then_some(Followed(Some(parent))),
             None => self.tracer.is_drawn().then_some(Followed(None)),
         }
     }
 
-    /// Whom to follow among the records of an answer, and at which offset of their queue.
-    pub(crate) fn follow_records(&self, records: &[u8]) -> Vec<(Followed, i64)> {
+    /// Whom to follow of a batch with these properties, `members` of which ask for it; `said`: some of them say that they
+    /// do, or that they do not.
+    pub(crate) fn follow_batch(
+        &self,
+        properties: &str,
+        members: Vec<FollowedMessage>,
+        said: bool,
+    ) -> Vec<FollowedMessage> {
+        let whole = match said_by_client(properties) {
+            Some(parent) => parent.sampled.then_some(Followed(Some(parent))),
+            None => (!said && self.tracer.is_drawn()).then_some(Followed(None)),
+        };
+        whole.into_iter().map(FollowedMessage::whole).chain(members).collect()
+    }
+
+    /// Whom to follow among the records of an answer.
+    pub(crate) fn follow_records(&self, records: &[u8]) -> Vec<FollowedRecord> {
         // Most clients trace nothing: then no record is looked into.
         let any = memchr::memmem::find(records, TRACEPARENT.as_bytes()).is_some();
         let mut said = false;
@@ -196,13 +251,13 @@ impl GroupTracer {
                 let Some(parent) = record.properties().get(TRACEPARENT).and_then(TraceParent::parse) else { continue };
                 said = true;
                 if parent.sampled && followed.len() < FOLLOWED_MAX {
-                    followed.push((Followed(Some(parent)), record.queue_offset()));
+                    followed.push(FollowedRecord::new(Followed(Some(parent)), &record));
                 }
             }
         }
         if !said && self.tracer.is_drawn() {
             let first = protocol::message::iter_records(records).next().and_then(Result::ok);
-            followed.extend(first.map(|record| (Followed(None), record.queue_offset())));
+            followed.extend(first.map(|record| FollowedRecord::new(Followed(None), &record)));
         }
         followed
     }

@@ -17,7 +17,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::AtomicU16;
 
-use protocol::RequestCode;
+use protocol::header::PullRequest;
+use protocol::{GroupName, RemotingCommand, RequestCode, TopicName};
 
 use super::*;
 use crate::http::{Admin, GroupStatus, MetricsText, ReplicaRole};
@@ -38,6 +39,28 @@ fn free_addr() -> SocketAddr {
 }
 
 /// A single node with two groups in `dir`, on ports that are free now.
+/// A pull of `readers` from queue 0, which commits the same offset and may be held for long, if the flags say so.
+fn pull_request(topic: &TopicName, queue_offset: i64, max_msg_nums: i32, sys_flag: i32) -> RemotingCommand {
+    let mut request = RemotingCommand::request(RequestCode::PULL_MESSAGE);
+    let header = PullRequest {
+        group: GroupName::parse("readers").unwrap(),
+        topic: topic.clone(),
+        queue_id: 0,
+        queue_offset,
+        max_msg_nums,
+        sys_flag,
+        commit_offset: queue_offset,
+        suspend_timeout_millis: 20_000,
+        subscription: Some("*".to_owned()),
+        sub_version: 0,
+        expression_type: None,
+        max_msg_bytes: None,
+        broker_name: None,
+    };
+    header.encode_into(&mut request.ext);
+    request
+}
+
 fn options(dir: &Path) -> Options {
     let [raft, http, a, b] = std::array::from_fn(|_| free_addr());
     let group = |name: &str, addr: SocketAddr| {

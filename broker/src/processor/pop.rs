@@ -35,6 +35,7 @@ use tokio::time::Instant;
 
 use super::answer::{Failure, Outcome, success};
 use super::filter::{self, MATCH_ALL, MessageFilter};
+use super::journey::{GivenPop, PullTimes};
 use super::pull::{Held, filter_failure, no_permission};
 use super::send::{dead_letter_topic, wire_offset, wire_queue};
 use super::send_back::retried_properties;
@@ -97,6 +98,14 @@ struct Wish<'a> {
 /// What was given of one queue.
 type Given = (GroupQueue, Vec<Chosen>);
 
+/// What a pop has taken.
+struct Popped {
+    popped_ms: i64,
+    given: Vec<Given>,
+    /// It knew what to take.
+    read: std::time::Instant,
+}
+
 /// Why waiting has ended.
 enum Woken {
     /// There may be something now, or the time is over.
@@ -124,10 +133,12 @@ impl Group {
             let deadline = Instant::now() + budget;
             let connection = responder.connection().map(|connection| connection.id().as_u64());
             if matches!(group.place(), Place::Here { .. }) {
-                let outcome = Box::pin(group.pop_until(&request, deadline, connection)).await;
+                let mut given = None;
+                let outcome = Box::pin(group.pop_until(&request, deadline, connection, &mut given)).await;
                 // Leadership that is lost meanwhile is another's work.
                 if source.is_node() || !matches!(outcome, Err(Failure::NotLeading(_))) {
-                    return group.reply(&request, responder, outcome);
+                    group.reply(&request, responder, outcome);
+                    return given.iter().for_each(|given| group.end_pop(given));
                 }
             }
             let origin = responder.peer_addr();
@@ -153,12 +164,25 @@ impl Group {
             RequestCode::POP_MESSAGE => PopRequest::decode(request)?.poll_time,
             _ => NotificationRequest::decode(request)?.poll_time,
         };
-        self.pop_until(request, Instant::now() + held_for(poll_time), None).await
+        let mut given = None;
+        let outcome = self.pop_until(request, Instant::now() + held_for(poll_time), None, &mut given).await;
+        // Who asked for it passes the answer on.
+        given.iter().for_each(|given| self.end_pop(given));
+        outcome
     }
 
-    async fn pop_until(&self, request: &RemotingCommand, deadline: Instant, connection: Option<u64>) -> Outcome {
+    /// What was given is told to `told`, if anybody follows messages.
+    async fn pop_until(
+        &self,
+        request: &RemotingCommand,
+        deadline: Instant,
+        connection: Option<u64>,
+        told: &mut Option<GivenPop>,
+    ) -> Outcome {
         match request.request_code() {
-            RequestCode::POP_MESSAGE => self.give(request, &PopRequest::decode(request)?, deadline, connection).await,
+            RequestCode::POP_MESSAGE => {
+                self.give(request, &PopRequest::decode(request)?, deadline, connection, told).await
+            }
             _ => self.tell(request, &NotificationRequest::decode(request)?, deadline, connection).await,
         }
     }
@@ -169,14 +193,25 @@ impl Group {
         header: &PopRequest,
         deadline: Instant,
         connection: Option<u64>,
+        told: &mut Option<GivenPop>,
     ) -> Outcome {
+        let mut parked = None;
         loop {
             // What it asks for may be changed or deleted while it waits.
             let task = self.check_pop(header)?;
             for _ in 0..CHOICES_MAX {
-                let (popped_ms, given) = self.take_and_stir(&task).await?;
+                let began = now().instant;
+                let Popped { popped_ms, given, read } = self.take_and_stir(&task).await?;
                 if !given.is_empty() {
-                    return Ok(self.given(request, &task, popped_ms, &given));
+                    let taken = Some(now().instant);
+                    let answer = self.given(request, &task, popped_ms, &given);
+                    *told = self.0.tracer.is_some().then(|| GivenPop {
+                        topic: task.topic,
+                        group: task.group,
+                        records: answer.body.clone(),
+                        times: PullTimes { parked, began, read, taken },
+                    });
+                    return Ok(answer);
                 }
                 if !self.has_something(&task) {
                     break;
@@ -185,6 +220,7 @@ impl Group {
             if Instant::now() >= deadline {
                 return Ok(self.given_nothing(request, &task, ResponseCode::POLLING_TIMEOUT));
             }
+            parked.get_or_insert_with(|| now().instant);
             match self.wait_for_some(&task, deadline, connection).await? {
                 Woken::Look => {}
                 Woken::Full => return Ok(self.given_nothing(request, &task, ResponseCode::POLLING_FULL)),
@@ -376,12 +412,12 @@ impl Group {
     }
 
     /// Takes what there is, and lets others have what is left.
-    async fn take_and_stir(&self, task: &PopTask) -> Result<(i64, Vec<Given>), Failure> {
+    async fn take_and_stir(&self, task: &PopTask) -> Result<Popped, Failure> {
         let taken = self.take_some(task).await;
         if self.0.holds.waiting_of_group(&task.topic, &task.group) > 0 {
             // Someone may have to look again sooner than it thought.
             let is_short = task.invisible_ms < i64::try_from(HOLD_MAX.as_millis()).unwrap_or(i64::MAX)
-                && taken.as_ref().is_ok_and(|(_, given)| !given.is_empty());
+                && taken.as_ref().is_ok_and(|popped| !popped.given.is_empty());
             if is_short || self.has_something(task) {
                 self.0.holds.wake_one(&task.topic, &task.group);
             }
@@ -390,8 +426,9 @@ impl Group {
     }
 
     /// Takes what there is, through the log. Empty if there is nothing, or others were quicker.
-    async fn take_some(&self, task: &PopTask) -> Result<(i64, Vec<Given>), Failure> {
+    async fn take_some(&self, task: &PopTask) -> Result<Popped, Failure> {
         let (popped_ms, mut choices) = self.choose_some(task).await?;
+        let read = now().instant;
         for choice in &mut choices {
             let dead = std::mem::take(&mut choice.dead);
             if !dead.is_empty() {
@@ -400,7 +437,7 @@ impl Group {
         }
         choices.retain(Choice::changes);
         if choices.is_empty() {
-            return Ok((popped_ms, Vec::new()));
+            return Ok(Popped { popped_ms, given: Vec::new(), read });
         }
         let outcomes = self.do_steps(choices.iter().map(Choice::step).collect()).await?;
         let mut given = Vec::with_capacity(choices.len());
@@ -415,7 +452,7 @@ impl Group {
                 }
             }
         }
-        Ok((popped_ms, given))
+        Ok(Popped { popped_ms, given, read })
     }
 
     /// Moves messages that were given too often to the group's dead letters: one entry does both.

@@ -77,10 +77,6 @@ impl PullTask {
         &self.topic
     }
 
-    pub(super) fn queue_id(&self) -> u32 {
-        self.queue_id
-    }
-
     pub(super) fn group(&self) -> &GroupName {
         &self.group
     }
@@ -209,7 +205,7 @@ impl Group {
                 responder.send_parts(answer, found.parts);
                 self.0.stats.pull_times.note(began.elapsed());
                 if let Some((parts, read)) = followed {
-                    self.end_pull(&task, &parts, &PullTimes { parked, began, read });
+                    self.end_pull(&task, &parts, &PullTimes { parked, began, read, taken: None });
                 }
             }
             Verdict::Wait => match hold {

@@ -32,7 +32,7 @@ use crate::state_machine::command::PutMode;
 use crate::state_machine::half::HALF_TOPIC;
 use crate::state_machine::timer::TIMER_TOPIC;
 use crate::state_machine::{Appended, Command, GroupConfig, MessageOutcome, MessageRefused, TopicConfig};
-use crate::trace::{Followed, Passage};
+use crate::trace::{FOLLOWED_MAX, Followed, FollowedMessage, Passage, said_by_client};
 
 /// Bits of a producer's sysFlag that are stored as they come: compressed, and how.
 const SYS_FLAG_KEPT: i32 = SysFlag::COMPRESSED | 0x700;
@@ -49,8 +49,26 @@ pub(crate) struct Ready {
     pub(super) count: u32,
     pub(super) target: Target,
     pub(super) unique_key: Option<String>,
-    /// Whether its way is noted.
-    pub(super) followed: Option<Followed>,
+    /// Those whose way is noted.
+    pub(super) followed: Vec<FollowedMessage>,
+}
+
+/// What the messages of a batch say about being followed.
+#[derive(Default)]
+struct Members {
+    followed: Vec<FollowedMessage>,
+    /// Any of them says something.
+    said: bool,
+}
+
+impl Members {
+    fn note(&mut self, properties: &str, at: usize, bytes: usize) {
+        let Some(parent) = said_by_client(properties) else { return };
+        self.said = true;
+        if parent.sampled && self.followed.len() < FOLLOWED_MAX {
+            self.followed.push(FollowedMessage { followed: Followed(Some(parent)), at, bytes: Some(bytes as u64) });
+        }
+    }
 }
 
 impl Lookup for Group {
@@ -79,7 +97,7 @@ impl Group {
                 let group = self.clone();
                 let Ready { records, count, target, unique_key, followed } = ready;
                 let bytes = records.len() as u64;
-                let followed = followed.map(|followed| FollowedSend::new(followed, began));
+                let followed = FollowedSend::new(followed, began);
                 let passage = followed.as_ref().map(|send| Arc::clone(&send.passage));
                 self.0.sequencer.append_followed(records.freeze(), count, passage, move |result| {
                     let followed = followed.map(|send| (send, result.clone()));
@@ -93,7 +111,7 @@ impl Group {
                         // It goes on elsewhere, and is followed there.
                         Some((_, Err(error))) if error.is_not_proposed() => {}
                         Some((send, fate)) => {
-                            group.end_send(send, &target, bytes, fate.as_ref().map(|outcomes| outcomes.first()));
+                            group.end_send(send, &target, bytes, fate.as_deref());
                         }
                     }
                 });
@@ -193,14 +211,14 @@ impl Group {
             };
             let Ready { records, count, target, unique_key, followed } = ready;
             let bytes = records.len() as u64;
-            let followed = followed.map(|followed| FollowedSend::new(followed, began));
+            let followed = FollowedSend::new(followed, began);
             let passage = followed.as_ref().map(|send| Arc::clone(&send.passage));
             let result = self.append_followed(records, count, passage).await;
             let fate = result.as_deref().map_err(Clone::clone);
             let outcome = self.send_outcome(request, &target, unique_key, bytes, fate);
             self.0.stats.send_times.note(began.elapsed());
             if let Some(send) = followed {
-                self.end_send(send, &target, bytes, result.as_deref().map(<[_]>::first));
+                self.end_send(send, &target, bytes, result.as_deref());
             }
             return outcome;
         }
@@ -287,7 +305,7 @@ impl Group {
         if target.due_ms.is_some() {
             self.check_timer_room()?;
         }
-        let followed = self.0.tracer.as_ref().and_then(|tracer| tracer.follow(sent.properties));
+        let tracer = self.0.tracer.as_ref();
         let kept = SysFlag(sent.sys_flag & SYS_FLAG_KEPT);
         let (stored_topic, stored_queue) = match target.delay_level {
             Some(level) => (SCHEDULE_TOPIC, level - 1),
@@ -325,10 +343,15 @@ impl Group {
                 Some(body) => NewMessage { body, sys_flag: template.sys_flag.without(SYS_FLAG_KEPT), ..template },
                 None => template,
             };
-            let (records, count) = self.encode_batch(&template, additions, &mut text)?;
+            let (records, count, members) = self.encode_batch(&template, additions, &mut text)?;
+            let Members { followed, said } = members;
+            let followed =
+                tracer.map(|tracer| tracer.follow_batch(sent.properties, followed, said)).unwrap_or_default();
             let unique_key = properties.unique_key.map(str::to_owned);
             return Ok(Prepared::Ready(Ready { records, count, target, unique_key, followed }));
         }
+        let followed = tracer.and_then(|tracer| tracer.follow(sent.properties)).map(FollowedMessage::whole);
+        let followed = followed.into_iter().collect();
         let unique_key = match properties.unique_key {
             Some(key) => key.to_owned(),
             None => self.new_unique_key(store_timestamp),
@@ -353,8 +376,9 @@ impl Group {
         template: &NewMessage<'_>,
         additions: Additions<'_>,
         text: &mut String,
-    ) -> Result<(BytesMut, u32), Failure> {
+    ) -> Result<(BytesMut, u32, Members), Failure> {
         let mut records = BytesMut::with_capacity(template.body.len() * 2);
+        let mut members = Members::default();
         let mut count = 0;
         for item in decode_batch(template.body) {
             let item = item.map_err(|error| illegal_batch(&error))?;
@@ -371,10 +395,14 @@ impl Group {
                 return Err(too_large(self.live().message_bytes_max));
             }
             let message = NewMessage { flag: item.flag, body: item.body, properties: text, ..*template };
+            let before = records.len();
             encode_record(&message, &mut records).map_err(|error| illegal_batch(&error))?;
+            if self.0.tracer.is_some() {
+                members.note(item.properties, count as usize, records.len() - before);
+            }
             count += 1;
         }
-        if count == 0 { Err(illegal_batch(&"it is empty")) } else { Ok((records, count)) }
+        if count == 0 { Err(illegal_batch(&"it is empty")) } else { Ok((records, count, members)) }
     }
 
     /// The answer for a refused send, with the two fields that clients get even then.

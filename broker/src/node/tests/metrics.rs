@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use prometheus_parse::{Sample, Scrape, Value};
-use protocol::header::{PullRequest, PullSysFlag, SendRequest};
-use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
+use protocol::header::{PullSysFlag, SendRequest};
+use protocol::{RemotingCommand, ResponseCode, TopicName};
 use remoting::Responder;
 
 use super::*;
@@ -26,7 +26,18 @@ pub(super) async fn ask(replica: &Running, request: RemotingCommand) -> Remoting
 }
 
 pub(super) async fn send(replica: &Running, topic: &TopicName, properties: &str) {
-    let mut request = RemotingCommand::request(RequestCode::SEND_MESSAGE_V2).with_body(vec![b'x'; 100]);
+    send_body(replica, RequestCode::SEND_MESSAGE_V2, topic, properties, vec![b'x'; 100]).await;
+}
+
+/// Sends a message, or by the code of a batch its messages.
+pub(super) async fn send_body(
+    replica: &Running,
+    code: RequestCode,
+    topic: &TopicName,
+    properties: &str,
+    body: Vec<u8>,
+) {
+    let mut request = RemotingCommand::request(code).with_body(body);
     let header = SendRequest {
         producer_group: "producers",
         topic: topic.clone(),
@@ -39,11 +50,11 @@ pub(super) async fn send(replica: &Running, topic: &TopicName, properties: &str)
         properties,
         reconsume_times: 0,
         unit_mode: false,
-        batch: false,
+        batch: code == RequestCode::SEND_BATCH_MESSAGE,
         max_reconsume_times: None,
         broker_name: None,
     };
-    header.encode_into(RequestCode::SEND_MESSAGE_V2, &mut request.ext);
+    header.encode_into(code, &mut request.ext);
     let answer = ask(replica, request).await;
     assert_eq!(answer.response_code(), ResponseCode::SUCCESS, "{answer:?}");
 }
@@ -53,24 +64,7 @@ async fn pull(replica: &Running, topic: &TopicName) {
     for (queue_offset, sys_flag) in
         [(0, PullSysFlag::SUBSCRIPTION), (1, PullSysFlag::SUBSCRIPTION | PullSysFlag::COMMIT_OFFSET)]
     {
-        let mut request = RemotingCommand::request(RequestCode::PULL_MESSAGE);
-        let header = PullRequest {
-            group: GroupName::parse("readers").unwrap(),
-            topic: topic.clone(),
-            queue_id: 0,
-            queue_offset,
-            max_msg_nums: 1,
-            sys_flag,
-            commit_offset: queue_offset,
-            suspend_timeout_millis: 0,
-            subscription: Some("*".to_owned()),
-            sub_version: 0,
-            expression_type: None,
-            max_msg_bytes: None,
-            broker_name: None,
-        };
-        header.encode_into(&mut request.ext);
-        let answer = ask(replica, request).await;
+        let answer = ask(replica, pull_request(topic, queue_offset, 1, sys_flag)).await;
         assert_eq!(answer.response_code(), ResponseCode::SUCCESS, "{answer:?}");
     }
 }

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use protocol::header::{PullRequest, PullSysFlag};
+use bytes::BytesMut;
+use protocol::header::{ANY_QUEUE, PopRequest, PullSysFlag};
+use protocol::message::{BatchItem, encode_batch_item};
 use protocol::{GroupName, RemotingCommand, ResponseCode, TopicName};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::metrics::{ask, send};
+use super::metrics::{ask, send, send_body};
+use super::retire::soon;
 use super::*;
+use crate::node::group::Running;
 use crate::state_machine::command::PutMode;
 use crate::state_machine::topic::{PERM_READ, PERM_WRITE};
 use crate::state_machine::{Command, TopicConfig};
@@ -104,65 +108,133 @@ fn parent(sampled: &str) -> String {
     format!("traceparent\u{1}00-{TRACE}-{CLIENT_SPAN}-{sampled}\u{2}")
 }
 
-fn pull_request(topic: &TopicName, queue_offset: i64) -> RemotingCommand {
-    let mut request = RemotingCommand::request(RequestCode::PULL_MESSAGE);
-    let header = PullRequest {
-        group: GroupName::parse("readers").unwrap(),
-        topic: topic.clone(),
-        queue_id: 0,
-        queue_offset,
-        max_msg_nums: 32,
-        sys_flag: PullSysFlag::SUBSCRIPTION | PullSysFlag::SUSPEND,
-        commit_offset: 0,
-        suspend_timeout_millis: 20_000,
-        subscription: Some("*".to_owned()),
-        sub_version: 0,
-        expression_type: None,
-        max_msg_bytes: None,
-        broker_name: None,
-    };
-    header.encode_into(&mut request.ext);
-    request
+/// A node that follows messages, and a topic of one queue on it.
+struct Traced {
+    node: Node,
+    running: Arc<Running>,
+    topic: TopicName,
+    _dir: tempfile::TempDir,
 }
 
-/// Sends one message that is to be followed and one that is not, reads both, and returns what the collector got.
-async fn follow(sample_ratio: f64, messages: &[&str]) -> (Vec<Span>, BTreeMap<String, String>) {
-    let (addr, mut exported) = collector().await;
-    let dir = tempfile::tempdir().unwrap();
-    let mut options = options(dir.path());
-    options.tracing.endpoint = Some(format!("http://{addr}"));
-    options.tracing.sample_ratio = sample_ratio;
-    let node = start(options, true).await.unwrap();
-    let group = &node.shared.groups[0];
-    group.led().await;
-    let running = group.running().unwrap();
-    running.group.serving().await;
-    let topic = TopicName::parse("orders").unwrap();
-    let config = TopicConfig::new(topic.clone(), 1, PERM_READ | PERM_WRITE);
-    let put = Command::PutTopics { topics: vec![config], mode: PutMode::CreateOnly, stamped_ms: 1 };
-    running.raft.propose_command(&put).await.unwrap();
-    for (queue_offset, properties) in (0..).zip(messages) {
-        // The pull is held until the message is there.
-        let pulling = tokio::spawn({
-            let (running, request) = (Arc::clone(&running), pull_request(&topic, queue_offset));
+impl Traced {
+    async fn start(endpoint: String, sample_ratio: f64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = options(dir.path());
+        options.tracing.endpoint = Some(endpoint);
+        options.tracing.sample_ratio = sample_ratio;
+        options.broker.auto_create_topics = true;
+        let node = start(options, true).await.unwrap();
+        let group = &node.shared.groups[0];
+        group.led().await;
+        let running = group.running().unwrap();
+        running.group.serving().await;
+        let topic = TopicName::parse("orders").unwrap();
+        let config = TopicConfig::new(topic.clone(), 1, PERM_READ | PERM_WRITE);
+        let put = Command::PutTopics { topics: vec![config], mode: PutMode::CreateOnly, stamped_ms: 1 };
+        running.raft.propose_command(&put).await.unwrap();
+        Self { node, running, topic, _dir: dir }
+    }
+
+    async fn send(&self, properties: &str) {
+        send(&self.running, &self.topic, properties).await;
+    }
+
+    /// Sends messages with these properties as a batch that has some itself.
+    async fn send_batch(&self, properties: &str, messages: &[&str]) {
+        let mut body = BytesMut::new();
+        for &properties in messages {
+            encode_batch_item(&BatchItem { flag: 0, body: b"one of many", properties }, &mut body).unwrap();
+        }
+        let code = RequestCode::SEND_BATCH_MESSAGE;
+        send_body(&self.running, code, &self.topic, properties, body.to_vec()).await;
+    }
+
+    /// Asks for messages before they are there, has them `sent`, and waits for the answer.
+    async fn ask_before(&self, request: RemotingCommand, sent: impl Future<Output = ()>) {
+        let asking = tokio::spawn({
+            let running = Arc::clone(&self.running);
             async move { ask(&running, request).await }
         });
-        while running.group.held_pulls() == 0 {
-            tokio::task::yield_now().await;
-        }
-        send(&running, &topic, properties).await;
-        let answer = pulling.await.unwrap();
+        let held = async {
+            while self.running.group.held_pulls() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("it is held", held).await;
+        sent.await;
+        let answer = soon("an answer", asking).await.unwrap();
         assert_eq!(answer.response_code(), ResponseCode::SUCCESS, "{answer:?}");
     }
-    drop(running);
-    stop(node).await;
-    // What was collected was sent before the node had stopped.
+
+    fn pull(&self, queue_offset: i64) -> RemotingCommand {
+        pull_request(&self.topic, queue_offset, 64, PullSysFlag::SUBSCRIPTION | PullSysFlag::SUSPEND)
+    }
+
+    /// Waits until what was sent can be read.
+    async fn is_readable(&self) {
+        let applied = self.running.state.applied_index().unwrap();
+        soon("it can be read", self.running.store.wait_dispatched(applied)).await.unwrap();
+    }
+
+    /// Reads everything from an offset on, which is there.
+    async fn read(&self, queue_offset: i64) {
+        self.is_readable().await;
+        let answer = ask(&self.running, self.pull(queue_offset)).await;
+        assert_eq!(answer.response_code(), ResponseCode::SUCCESS, "{answer:?}");
+    }
+
+    async fn stop(self) {
+        drop(self.running);
+        soon("it stops", stop(self.node)).await;
+    }
+}
+
+/// All spans that the collector was sent, and what they say of their node.
+fn received(mut exported: mpsc::Receiver<Value>) -> (Vec<Span>, BTreeMap<String, String>) {
     let (mut all, mut resource) = (Vec::new(), BTreeMap::new());
     while let Ok(export) = exported.try_recv() {
         resource = attributes(&export["resourceSpans"][0]["resource"]);
         all.extend(spans(&export));
     }
     (all, resource)
+}
+
+/// What is told of all that a node does in `work`. What was collected was sent before it had stopped.
+async fn told(sample_ratio: f64, work: impl AsyncFnOnce(&Traced)) -> (Vec<Span>, BTreeMap<String, String>) {
+    let (addr, exported) = collector().await;
+    let traced = Traced::start(format!("http://{addr}"), sample_ratio).await;
+    work(&traced).await;
+    traced.stop().await;
+    received(exported)
+}
+
+/// Sends messages one by one, each to a reader that waits for it, and returns what the collector got.
+async fn follow(sample_ratio: f64, messages: &[&str]) -> (Vec<Span>, BTreeMap<String, String>) {
+    let work = async |traced: &Traced| {
+        for (queue_offset, properties) in (0..).zip(messages) {
+            traced.ask_before(traced.pull(queue_offset), traced.send(properties)).await;
+        }
+    };
+    told(sample_ratio, work).await
+}
+
+/// The names of a span's parts, in order.
+fn parts<'a>(spans: &'a [Span], of: &Span) -> Vec<&'a str> {
+    spans.iter().filter(|span| span.parent == of.span_id).map(|span| span.name.as_str()).collect()
+}
+
+/// Name, parent and place in the queue of each message that is told, sorted.
+fn messages(spans: &[Span]) -> Vec<(&str, &str, &str)> {
+    let is_message = |span: &&Span| span.attributes.contains_key("messaging.system");
+    let mut told: Vec<_> = spans
+        .iter()
+        .filter(is_message)
+        .map(|span| {
+            (span.name.as_str(), span.parent.as_str(), span.attributes["messaging.rocketmq.queue_offset"].as_str())
+        })
+        .collect();
+    told.sort_unstable();
+    told
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,6 +253,7 @@ async fn the_path_of_a_message_is_told_under_the_span_of_its_client() {
         (deliver, &["wait", "read", "answer"]),
     ] {
         assert_eq!((root.kind, root.status), (2, 0), "a server's, and well: {root:?}");
+        assert!(root.began < root.ended, "it took some time: {root:?}");
         let expected = [
             ("gantry.group", "broker-a"),
             ("gantry.node_id", "1"),
@@ -213,30 +286,130 @@ async fn the_path_of_a_message_is_told_under_the_span_of_its_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_of_silent_clients_are_followed_by_the_ratio() {
     let (spans, _) = follow(1.0, &["", &parent("00")]).await;
-    let mut roots: Vec<_> = spans.iter().filter(|s| s.parent.is_empty()).map(|span| span.name.as_str()).collect();
-    roots.sort_unstable();
-    assert_eq!(roots, ["deliver orders", "send orders"]);
+    assert_eq!(messages(&spans), [("deliver orders", "", "0"), ("send orders", "", "0")]);
     assert!(spans.iter().all(|span| span.trace_id != TRACE && span.trace_id.len() == 32), "{spans:#?}");
 }
 
+/// A `traceparent` under another span of the client.
+fn parent_of(span: &str, sampled: &str) -> String {
+    format!("traceparent\u{1}00-{TRACE}-{span}-{sampled}\u{2}")
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_gone_is_in_nobodys_way() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut options = options(dir.path());
-    options.tracing.endpoint = Some("http://127.0.0.1:1".to_owned());
-    options.tracing.sample_ratio = 1.0;
-    let node = start(options, true).await.unwrap();
-    let group = &node.shared.groups[0];
-    group.led().await;
-    let running = group.running().unwrap();
-    running.group.serving().await;
-    let topic = TopicName::parse("orders").unwrap();
-    let config = TopicConfig::new(topic.clone(), 1, PERM_READ | PERM_WRITE);
-    let put = Command::PutTopics { topics: vec![config], mode: PutMode::CreateOnly, stamped_ms: 1 };
-    running.raft.propose_command(&put).await.unwrap();
-    for _ in 0..10 {
-        send(&running, &topic, "").await;
+async fn messages_of_a_batch_are_followed_by_what_each_of_them_says() {
+    let (first, last, whole) = ("00000000000000a1", "00000000000000a4", "00000000000000aa");
+    let batch = [parent_of(first, "01"), parent("00"), "KEYS\u{1}k\u{2}".to_owned(), parent_of(last, "01")];
+    let batch: Vec<&str> = batch.iter().map(String::as_str).collect();
+    // What a client says comes before the dice, which would have everything followed.
+    let work = async |traced: &Traced| {
+        traced.send_batch("", &batch).await;
+        traced.read(0).await;
+        traced.send_batch(&parent_of(whole, "01"), &[&parent("00"), ""]).await;
+        traced.read(4).await;
+        traced.send_batch("", &[&parent("00"), ""]).await;
+        traced.send_batch("", &["", ""]).await;
+    };
+    let (spans, _) = told(1.0, work).await;
+    let expected = [
+        ("deliver orders", first, "0"),
+        ("deliver orders", last, "3"),
+        ("send orders", "", "8"),
+        ("send orders", first, "0"),
+        ("send orders", last, "3"),
+        ("send orders", whole, "4"),
+    ];
+    assert_eq!(messages(&spans), expected, "{spans:#?}");
+    let size = |parent: &str| -> u64 {
+        let send = spans.iter().find(|span| span.name == "send orders" && span.parent == parent).unwrap();
+        assert_eq!(parts(&spans, send), ["receive", "pack", "append", "replicate", "apply", "answer"]);
+        assert!(["2", "4"].contains(&send.attributes["gantry.entry.messages"].as_str()), "{send:?}");
+        send.attributes["messaging.message.envelope.size"].parse().unwrap()
+    };
+    // Its own bytes, not those of all.
+    assert!(size(first) == size(last) && size(first) < size(whole), "{} {}", size(first), size(whole));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_few_messages_of_a_batch_and_of_an_answer_are_followed_and_not_all() {
+    let one = parent("01");
+    let many = vec![one.as_str(); 40];
+    let work = async |traced: &Traced| {
+        traced.send_batch("", &many).await;
+        traced.read(0).await;
+    };
+    let (spans, _) = told(0.0, work).await;
+    let count = |name: &str| spans.iter().filter(|span| span.name == name).count();
+    assert_eq!((count("send orders"), count("deliver orders")), (32, 32));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_popped_is_told_with_the_log_that_gives_it() {
+    let work = async |traced: &Traced| {
+        let pop = || {
+            let mut request = RemotingCommand::request(RequestCode::POP_MESSAGE);
+            let header = PopRequest {
+                group: GroupName::parse("workers").unwrap(),
+                topic: traced.topic.clone(),
+                queue_id: ANY_QUEUE,
+                max_msg_nums: 32,
+                invisible_time: 60_000,
+                poll_time: 20_000,
+                born_time: 0,
+                init_mode: 0,
+                expression_type: None,
+                expression: None,
+                order: false,
+                attempt_id: None,
+            };
+            header.encode_into(&mut request.ext);
+            request
+        };
+        traced.ask_before(pop(), traced.send(&parent("01"))).await;
+        traced.send(&parent("01")).await;
+        traced.is_readable().await;
+        let answer = ask(&traced.running, pop()).await;
+        assert_eq!(answer.response_code(), ResponseCode::SUCCESS, "{answer:?}");
+        traced.ask_before(pop(), traced.send("")).await;
+    };
+    let (spans, _) = told(0.0, work).await;
+    let deliveries: Vec<_> = spans.iter().filter(|span| span.name == "deliver orders").collect();
+    let [held, quick] = deliveries[..] else { panic!("{spans:#?}") };
+    for (delivery, queue_offset, stages) in
+        [(held, "0", &["wait", "read", "take", "answer"][..]), (quick, "1", &["read", "take", "answer"])]
+    {
+        let attributes = &delivery.attributes;
+        assert_eq!(attributes["messaging.consumer.group.name"], "workers");
+        assert_eq!(attributes["messaging.destination.partition.id"], "0");
+        assert_eq!(attributes["messaging.rocketmq.queue_offset"], queue_offset);
+        assert_eq!((delivery.parent.as_str(), delivery.trace_id.as_str()), (CLIENT_SPAN, TRACE));
+        assert_eq!(parts(&spans, delivery), stages, "{spans:#?}");
+        let parts: Vec<_> = spans.iter().filter(|span| span.parent == delivery.span_id).collect();
+        assert_eq!(parts[0].began, delivery.began);
+        for pair in parts.windows(2) {
+            assert!(pair[0].ended == pair[1].began && pair[1].ended <= delivery.ended, "{pair:?} of {delivery:?}");
+        }
     }
-    drop(running);
-    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_creates_its_topic_is_followed_too() {
+    let work = async |traced: &Traced| {
+        let topic = TopicName::parse("new").unwrap();
+        send(&traced.running, &topic, &parent("01")).await;
+    };
+    let (spans, _) = told(0.0, work).await;
+    assert_eq!(messages(&spans), [("send new", CLIENT_SPAN, "0")], "{spans:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_gone_or_silent_is_in_nobodys_way() {
+    // Whoever connects waits in the queue of the listener for ever.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for addr in ["127.0.0.1:1".to_owned(), silent.local_addr().unwrap().to_string()] {
+        let traced = Traced::start(format!("http://{addr}"), 1.0).await;
+        for _ in 0..10 {
+            traced.send("").await;
+        }
+        traced.stop().await;
+    }
 }
