@@ -83,6 +83,11 @@ async fn every_refusal_says_in_json_what_is_wrong_and_what_to_do() {
         (&format!("POST {transfer}"), 409, "conflict"),
         ("POST /v1/groups/%ff/transfer-leader", 400, "invalid"),
         ("POST /v1/groups/broker-z/transfer-leader", 404, "not_found"),
+        // Only with the word, and only while it waits.
+        ("POST /v1/nodes/n1/begin", 400, "invalid"),
+        ("POST /v1/nodes/n1/begin?confirm=yes", 400, "invalid"),
+        ("POST /v1/nodes/n1/begin?confirm=every-node-is-empty&dry_run=true", 409, "conflict"),
+        ("POST /v1/nodes/n1/begin?confirm=every-node-is-empty", 409, "conflict"),
         ("POST /v1/groups/broker-a/flush", 400, "invalid"),
         ("POST /v1/groups/broker-a/flush?mode=later", 400, "invalid"),
         ("POST /v1/groups/broker-a/recover?accept_loss=true", 400, "invalid"),

@@ -96,6 +96,10 @@ async fn scrape() -> (Node, tempfile::TempDir, String) {
     (node, dir, metrics.into_text())
 }
 
+fn running(node: &Node) -> Arc<Running> {
+    node.shared.groups[0].running().unwrap()
+}
+
 /// Name, kind and help of each family, in the order of the text.
 fn families(text: &str) -> Vec<(String, String, String)> {
     let mut families = Vec::new();
@@ -195,7 +199,30 @@ async fn another_parser_reads_what_is_exported_and_it_adds_up() {
     ] {
         assert_eq!(total(&format!("rocketmq_brokeruntime_{name}"), &[("broker", "broker-a")]), value, "{name}");
     }
-    assert!(total("rocketmq_brokeruntime_commitlog_maxoffset", &[("broker", "broker-a")]) > 0.0);
+    let runtime = |name: &str| total(&format!("rocketmq_brokeruntime_{name}"), &[("broker", "broker-a")]);
+    let of_node = |name: &str| total(name, &[("node_id", "broker-a")]);
+    let of_group = |name: &str| total(name, &[("group", "broker-a")]);
+    assert_eq!(runtime("put_message_average_size"), runtime("put_message_size_total") / sent);
+    let (from, to) = (runtime("commitlog_minoffset"), runtime("commitlog_maxoffset"));
+    assert_eq!(from, of_group("gantry_log_start_bytes"));
+    assert!(to > from + runtime("put_message_size_total"), "{from} {to}");
+    // The end of the log may not be seen by consumers yet, its beginning is.
+    assert!(runtime("dispatch_behind_bytes") < to / 2.0);
+    let (free, all) = (of_group("gantry_disk_free_bytes"), of_group("gantry_disk_total_bytes"));
+    assert_eq!((runtime("commitlogdir_capacity_free"), runtime("commitlogdir_capacity_total")), (free, all));
+    assert!((runtime("commitlog_disk_ratio") - (1.0 - free / all)).abs() < 1e-6);
+    let known = running(&node).state.topic_count() as f64;
+    assert_eq!((of_node("rocketmq_topic_number"), known >= TOPICS as f64), (known, true));
+    assert_eq!(of_node("rocketmq_consumer_group_number"), running(&node).state.group_count() as f64);
+    assert_ne!(of_node("rocketmq_consumer_group_number"), known);
+    assert_eq!(of_node("rocketmq_broker_permission"), 6.0);
+    assert!(of_node("rocketmq_throughput_out_total") > 100.0 * sent);
+    for nothing in ["rocketmq_timing_messages", "rocketmq_half_messages", "rocketmq_consumer_inflight_messages"] {
+        assert_eq!(of_node(nothing), 0.0, "{nothing}");
+    }
+    assert_eq!(of_node("rocketmq_consumer_ready_messages"), TOPICS as f64, "nothing is under way");
+    assert_eq!(total("rocketmq_consumer_offset", &[("broker", "broker-a")]), TOPICS as f64, "one in each is consumed");
+    assert!(named(&samples, "rocketmq_group_retrydiff", &[]).is_empty(), "there is no retry topic");
     let (lag, queueing) = ("rocketmq_consumer_lag_latency", "rocketmq_consumer_queueing_latency");
     assert_eq!(named(&samples, lag, &[]).len(), named(&samples, queueing, &[]).len());
     stop(node).await;
