@@ -7,7 +7,7 @@ use std::time::Duration;
 use raft_store::Member;
 
 use super::group::{NodeGroup, Running};
-use super::members::{self, CatchUp};
+use super::members::{self, CatchUp, DEAD_AFTER};
 use crate::http::{
     AdminError, Changed, FORCE_WORD, JoinerOrder, MemberAnswer, MemberDetail, MemberOrder, MemberQuery, MembersStatus,
     NodeToken, OperationState, OperationStatus, ProgressStatus, Settle,
@@ -16,8 +16,6 @@ use crate::peer::JoinToken;
 use crate::raft::{GroupMetrics, Role};
 use crate::state_machine::members::{Change, JOINERS_MAX, Joiner, MemberChange, MemberStep};
 
-/// A member that was not heard for longer counts as dead.
-const DEAD_AFTER: Duration = Duration::from_secs(3);
 /// How long one change of the membership may take.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 const MEMBERS_MAX: usize = 9;

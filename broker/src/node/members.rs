@@ -28,6 +28,8 @@ use crate::state_machine::{ApplyReply, Command, CommandReply};
 
 /// How often a replica looks at its members.
 const TICK: Duration = Duration::from_millis(200);
+/// A member that was not heard for longer counts as dead.
+pub(super) const DEAD_AFTER: Duration = Duration::from_secs(3);
 /// How long one step may take before it is looked at anew.
 const STEP_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often a replica that hears nobody asks whether it is still a member.
@@ -93,9 +95,10 @@ pub(super) async fn look_after(group: &NodeGroup, running: &Running) -> Infallib
     }
 }
 
-/// Notes who the members are, for starts to come.
+/// Notes who the members are, for starts to come. A new member that is still reading the log finds those of long ago in it,
+/// and has been told better ones when it was let in.
 async fn note(group: &NodeGroup, metrics: &GroupMetrics) {
-    if metrics.members.is_empty() {
+    if !metrics.members.contains_key(&metrics.node_id) {
         return;
     }
     if let Err(error) = group.note_members(metrics.members.clone()).await {
@@ -105,7 +108,9 @@ async fn note(group: &NodeGroup, metrics: &GroupMetrics) {
 
 /// A replica that was removed is told nothing any more. So one that hears nobody asks.
 async fn ask_whether_member(group: &NodeGroup, running: &Running, metrics: &GroupMetrics) {
-    let others: Vec<u64> = metrics.members.keys().copied().filter(|id| *id != metrics.node_id).collect();
+    let mut others: BTreeSet<u64> = metrics.members.keys().copied().collect();
+    others.extend(group.known_members().members.into_keys());
+    others.remove(&metrics.node_id);
     for id in others {
         running.hub().ask_whether_member(group.name(), id).await;
     }
@@ -185,24 +190,57 @@ async fn step(
             Err(error) => Err(format!("leadership to be handed over: {error}")),
         };
     }
-    if !has_caught_up(group, running, change.id, &joined).await {
-        return Ok(Some("the new member to hold the log".to_owned()));
-    }
-    let is_settled = matches!(metrics.voters.as_slice(), [voters] if *voters == target);
-    if !is_settled {
-        let changed = running.raft.change_voters_if(metrics.membership_at, target.clone()).await;
-        changed.map_err(|error| error.to_string())?;
-        tracing::info!(group = group.name(), change = change.id, voters = ?target, "members changed");
-        return Ok(Some("the last step".to_owned()));
-    }
-    if !leaving.is_empty() {
-        let removed = running.raft.remove_learners_if(metrics.membership_at, leaving).await;
-        removed.map_err(|error| error.to_string())?;
-        return Ok(Some("the last step".to_owned()));
+    let lacking = match metrics.voters.as_slice() {
+        [voters] if *voters == target => None,
+        _ => lacking(group, running, metrics, change.id, &joined).await,
+    };
+    match next_step(&metrics.voters, &target, &leaving, lacking) {
+        NextStep::Wait(lacking) => return Ok(Some(lacking)),
+        NextStep::Vote => {
+            let changed = running.raft.change_voters_if(metrics.membership_at, target.clone()).await;
+            changed.map_err(|error| error.to_string())?;
+            tracing::info!(group = group.name(), change = change.id, voters = ?target, "members changed");
+            return Ok(Some("the last step".to_owned()));
+        }
+        NextStep::Leave => {
+            let removed = running.raft.remove_learners_if(metrics.membership_at, leaving).await;
+            removed.map_err(|error| error.to_string())?;
+            return Ok(Some("the last step".to_owned()));
+        }
+        NextStep::End => {}
     }
     end(running, change, true).await?;
     tracing::info!(group = group.name(), change = change.id, "change of members is done");
     Ok(None)
+}
+
+/// What a change needs whose nodes have all come.
+#[derive(Debug, PartialEq, Eq)]
+enum NextStep {
+    /// Nothing yet: new members lack this.
+    Wait(String),
+    /// The voters change.
+    Vote,
+    /// Who left is taken out of the group.
+    Leave,
+    /// All is done.
+    End,
+}
+
+/// `lacking`: what the new members lack before they may vote.
+fn next_step(
+    voters: &[BTreeSet<u64>],
+    target: &BTreeSet<u64>,
+    leaving: &BTreeSet<u64>,
+    lacking: Option<String>,
+) -> NextStep {
+    match (voters, lacking) {
+        // New members vote. One that dies now is a dead member, and must not be in the way of the next change.
+        ([voters], _) if voters == target && leaving.is_empty() => NextStep::End,
+        ([voters], _) if voters == target => NextStep::Leave,
+        (_, Some(lacking)) => NextStep::Wait(lacking),
+        (_, None) => NextStep::Vote,
+    }
 }
 
 /// Undoes what was done of a change, and ends it.
@@ -274,6 +312,29 @@ async fn has_caught_up(group: &NodeGroup, running: &Running, change: u64, joined
     true
 }
 
+/// What new members lack before they may vote: the log, or that they answer.
+async fn lacking(
+    group: &NodeGroup,
+    running: &Running,
+    metrics: &GroupMetrics,
+    change: u64,
+    joined: &BTreeSet<u64>,
+) -> Option<String> {
+    let has_caught_up = has_caught_up(group, running, change, joined).await;
+    let heard = running.raft.others(DEAD_AFTER).into_iter().filter(|other| other.healthy);
+    let heard: BTreeSet<u64> = heard.map(|other| other.node_id).collect();
+    let silent: Vec<&str> =
+        joined.difference(&heard).filter_map(|id| Some(metrics.members.get(id)?.node.as_str())).collect();
+    match (silent.as_slice(), has_caught_up) {
+        ([], true) => None,
+        ([], false) => Some("the new member to hold the log".to_owned()),
+        (silent, _) => Some(format!(
+            "node {}, which was let in and does not answer now; if it is gone for good, turn the operation back",
+            silent.join(", ")
+        )),
+    }
+}
+
 /// Bytes of the log for so many members, and how many of them they lack.
 fn measure(log: &LogView, matched: &[Option<u64>]) -> (u64, u64) {
     let end = log.watermarks().end.get();
@@ -334,5 +395,29 @@ impl JoinHandler for Doorkeeper {
             Ok(Joined::Admitted { node_id, generation: self.generation, members })
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_votes_and_dies_is_not_in_the_way_of_the_next_change() {
+        let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
+        let next = |voters: &[&[u64]], leaving: &[u64], lacking: Option<&str>| {
+            let voters: Vec<_> = voters.iter().map(|ids| set(ids)).collect();
+            next_step(&voters, &set(&[1, 2, 4]), &set(leaving), lacking.map(str::to_owned))
+        };
+        let silent = Some("node n4");
+        assert_eq!(next(&[&[1, 2, 3]], &[3], silent), NextStep::Wait("node n4".to_owned()));
+        assert_eq!(next(&[&[1, 2, 3]], &[3], None), NextStep::Vote);
+        // In the middle it can still be turned back.
+        assert_eq!(next(&[&[1, 2, 3], &[1, 2, 4]], &[3], silent), NextStep::Wait("node n4".to_owned()));
+        assert_eq!(next(&[&[1, 2, 3], &[1, 2, 4]], &[3], None), NextStep::Vote);
+        for lacking in [None, silent] {
+            assert_eq!(next(&[&[1, 2, 4]], &[3], lacking), NextStep::Leave);
+            assert_eq!(next(&[&[1, 2, 4]], &[], lacking), NextStep::End);
+        }
     }
 }

@@ -373,6 +373,75 @@ async fn an_operation_goes_on_under_another_leader_and_is_turned_back_on_request
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_dies_once_it_was_let_in_does_not_vote_and_the_change_can_be_turned_back() {
+    let mut nodes = Nodes::start(3).await;
+    let order = MemberOrder::Add(vec![nodes.joiner(4), nodes.joiner(5)]);
+    let begun = nodes.begin(order).await;
+    let id = id_of(&begun);
+    nodes.join(4, &[1], &begun.join_tokens[0].line).await;
+    nodes.is_let_in(4).await;
+    let leader = nodes.leader().await;
+    let four = leader.raft.metrics().members.iter().find(|(_, member)| member.node == "n4").map(|(id, _)| *id).unwrap();
+    // It has all there is, and nothing more comes that it could lack.
+    nodes.load.stop.store(true, Ordering::Release);
+    nodes.sending.take().unwrap().await.unwrap();
+    let last = leader.raft.metrics().last.unwrap();
+    leader.raft.wait_for_member(four, last, Duration::from_secs(60)).await.unwrap();
+    nodes.stop(4).await;
+    let unheard = async {
+        while leader.raft.others(Duration::from_secs(3)).iter().any(|other| other.node_id == four && other.healthy) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("it is missed", unheard).await;
+    drop(leader);
+
+    // Now the last one comes, and all that is missing is the dead one.
+    nodes.join(5, &[1], &begun.join_tokens[1].line).await;
+    let waits = async {
+        loop {
+            let at = nodes.leader_node().await;
+            let status = nodes.running[&at].shared.operation(&id).unwrap();
+            assert_eq!(status.state, OperationState::Running, "{status:?}");
+            if status.waits_for.is_some_and(|text| text.contains("node n4, which was let in and does not answer now")) {
+                return at;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let at = soon("it is said what is missing", waits).await;
+    assert_eq!(nodes.voters().await, names(&[1, 2, 3]));
+    let order = MemberOrder::Remove("n3".to_owned());
+    let refused = nodes.order(order, MemberQuery::default()).await.unwrap_err();
+    assert!(refused.to_string().contains(&format!("POST /v1/operations/{id}/cancel")), "{refused}");
+    nodes.running[&at].shared.cancel_operation(id.clone(), false).await.unwrap();
+    let ended = nodes.ended(&id).await;
+    assert_eq!((ended.state, ended.result.as_deref()), (OperationState::Undone, Some("cancelled")));
+    nodes.is_outside(5, "was removed by operation").await;
+    let members = async {
+        while nodes.leader().await.raft.metrics().members.len() != 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("three members", members).await;
+    assert_eq!(nodes.voters().await, names(&[1, 2, 3]));
+
+    // The dead one comes back with its disk, and is not taken. One with another disk is.
+    nodes.join(4, &[1], &begun.join_tokens[0].line).await;
+    nodes.is_outside(4, "was removed by operation").await;
+    nodes.stop(4).await;
+    nodes.dirs.remove(&4);
+    let order = MemberOrder::Add(vec![nodes.joiner(4)]);
+    let begun = nodes.begin(order).await;
+    nodes.join(4, &[1], &begun.join_tokens[0].line).await;
+    assert_eq!(nodes.ended(&id_of(&begun)).await.state, OperationState::Done);
+    assert_eq!(nodes.voters().await, names(&[1, 2, 3, 4]));
+    for (_, node) in std::mem::take(&mut nodes.running) {
+        node.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_node_is_replaced_a_leader_removed_and_neither_comes_back() {
     let mut nodes = Nodes::start(3).await;
     nodes.load.more(50).await;
