@@ -25,7 +25,6 @@ const LOOKS: u32 = 6;
 struct Patience {
     after: Duration,
     due: Option<Instant>,
-    not_before: Option<Instant>,
 }
 
 /// A voter of a group that this node leads, and the groups that its node leads.
@@ -33,7 +32,7 @@ struct Patience {
 pub(super) struct Offer {
     pub(super) group: String,
     pub(super) to: u64,
-    leads: u32,
+    pub(super) leads: u32,
 }
 
 /// The offer to take for a node that leads `own` groups: the idlest node's, if the difference is worth a move.
@@ -50,12 +49,12 @@ impl Patience {
             return false;
         }
         let due = *self.due.get_or_insert(now + self.after + extra);
-        now >= due && self.not_before.is_none_or(|at| now >= at)
+        now >= due
     }
 
-    fn moved(&mut self, now: Instant) {
+    /// What is to do next must last as long again, counted from the next look.
+    fn moved(&mut self) {
         self.due = None;
-        self.not_before = Some(now + self.after);
     }
 }
 
@@ -116,7 +115,7 @@ impl Shared {
 
 /// Spreads leaders for ever. `after`: how long a difference must last.
 pub(super) async fn run(shared: Arc<Shared>, after: Duration) -> Infallible {
-    let mut patience = Patience { after, due: None, not_before: None };
+    let mut patience = Patience { after, due: None };
     let mut tick = tokio::time::interval(after / LOOKS);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -130,7 +129,7 @@ pub(super) async fn run(shared: Arc<Shared>, after: Duration) -> Infallible {
         if let Some(offer) = offer {
             shared.hand_on(&offer).await;
             // Whether it moved or not, the next one waits as long.
-            patience.moved(Instant::now());
+            patience.moved();
         }
     }
 }
@@ -203,13 +202,13 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let (after, extra) = (Duration::from_secs(30), Duration::from_secs(10));
-        let mut patience = Patience { after, due: None, not_before: None };
+        let mut patience = Patience { after, due: None };
         assert!(!patience.is_over(at(0), true, extra));
         assert!(!patience.is_over(at(39), true, Duration::ZERO), "the first look has said when");
         assert!(!patience.is_over(at(39), false, extra));
         assert!(!patience.is_over(at(45), true, extra), "it began again");
         assert!(patience.is_over(at(85), true, extra));
-        patience.moved(at(86));
+        patience.moved();
         assert!(!patience.is_over(at(90), true, Duration::ZERO));
         assert!(!patience.is_over(at(115), true, extra));
         assert!(patience.is_over(at(120), true, extra));

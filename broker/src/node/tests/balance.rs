@@ -9,8 +9,8 @@ use super::*;
 
 const GROUPS: [&str; 3] = ["broker-a", "broker-b", "broker-c"];
 
-/// Three nodes with three groups that prefer none of them.
-async fn start_three(balance_after: Option<Duration>) -> (Vec<Node>, Vec<TempDir>) {
+/// Three nodes with three groups, each of which prefers the node that `homes` names, if it names one.
+async fn start_three(balance_after: Option<Duration>, homes: [Option<u64>; 3]) -> (Vec<Node>, Vec<TempDir>) {
     let raft: [SocketAddr; 3] = std::array::from_fn(|_| free_addr());
     let clients: [[SocketAddr; 3]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| free_addr()));
     let mut options = Vec::new();
@@ -20,7 +20,8 @@ async fn start_three(balance_after: Option<Duration>) -> (Vec<Node>, Vec<TempDir
         let groups: String = GROUPS
             .iter()
             .zip(&clients)
-            .map(|(group, clients)| {
+            .zip(homes)
+            .map(|((group, clients), home)| {
                 let member = |of: usize| {
                     format!(
                         "[[group.member]]\nnode = \"n{0}\"\nid = {0}\nraft_addr = \"{1}\"\nclient_addr = \"{2}\"\n",
@@ -30,7 +31,8 @@ async fn start_three(balance_after: Option<Duration>) -> (Vec<Node>, Vec<TempDir
                     )
                 };
                 let members: String = (0..3).map(member).collect();
-                format!("[[group]]\nname = \"{group}\"\nclient_listen = \"{}\"\n{members}", clients[at])
+                let home = home.map_or_else(String::new, |home| format!("preferred_leader = \"n{home}\"\n"));
+                format!("[[group]]\nname = \"{group}\"\n{home}client_listen = \"{}\"\n{members}", clients[at])
             })
             .collect();
         let text = format!(
@@ -107,7 +109,7 @@ async fn stop_all(nodes: Vec<Node>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaders_without_a_home_are_spread_by_themselves() {
     let _alone = ONE_AT_A_TIME.lock().await;
-    let (nodes, _dirs) = start_three(Some(Duration::from_millis(300))).await;
+    let (nodes, _dirs) = start_three(Some(Duration::from_millis(300)), [None; 3]).await;
     until("leaders everywhere", &nodes, |leaders| counts(leaders) == Some([1, 1, 1])).await;
     // An operator can still put them anywhere, and so can elections.
     for node in &nodes {
@@ -124,7 +126,7 @@ async fn leaders_without_a_home_are_spread_by_themselves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drained_node_is_offered_nothing() {
     let _alone = ONE_AT_A_TIME.lock().await;
-    let (nodes, _dirs) = start_three(None).await;
+    let (nodes, _dirs) = start_three(None, [None; 3]).await;
     until("leaders", &nodes, |leaders| leaders.len() == 3).await;
     gather(&nodes, 1).await;
     let offered = async || -> Vec<u64> {
@@ -149,5 +151,29 @@ async fn a_drained_node_is_offered_nothing() {
     soon("one left", drained).await;
     nodes[0].shared.drain.set(true).await.unwrap();
     assert!(nodes[0].shared.offers().await.is_empty(), "a drained node gives away in another way");
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_with_a_home_counts_there_and_is_not_offered() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let (nodes, _dirs) = start_three(None, [Some(1), Some(2), None]).await;
+    until("leaders", &nodes, |leaders| leaders.len() == 3).await;
+    gather(&nodes, 1).await;
+    let both_are_close = async {
+        loop {
+            let mut offers = nodes[0].shared.offers().await;
+            offers.sort_by_key(|offer| offer.to);
+            if [2, 3].iter().all(|to| offers.iter().any(|offer| offer.to == *to)) {
+                return offers;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let offers = soon("both others offered", both_are_close).await;
+    // Whether broker-b has gone home meanwhile or not.
+    let offers: Vec<_> = offers.iter().map(|offer| (offer.group.as_str(), offer.to, offer.leads)).collect();
+    assert_eq!(offers, [("broker-c", 2, 1), ("broker-c", 3, 0)]);
+    assert_eq!(nodes[0].shared.leads_or_will(), 2);
     stop_all(nodes).await;
 }
