@@ -490,6 +490,11 @@ impl<SM: RaftStateMachine<TypeConfig, SnapshotData = SnapshotData>> GroupRaft<SM
         self.0.fitness.set(reason, holds);
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_unfit(&self, reason: Unfit) -> bool {
+        self.0.fitness.has(reason)
+    }
+
     /// Lets entries of the leader wait until `log`, which is this replica's, has room for them. Raft hears the leader and
     /// votes meanwhile.
     pub fn wait_for_room_in(&self, log: LogView) {

@@ -29,6 +29,11 @@ impl Drain {
         self.on.subscribe()
     }
 
+    /// Tells somebody, while nobody changes it.
+    pub(super) fn tell(&self, told: impl FnOnce(bool)) {
+        told(*self.on.borrow());
+    }
+
     /// Writes it down, then lets it count.
     pub(super) async fn set(&self, on: bool) -> Result<(), String> {
         let file = self.file.clone();

@@ -19,7 +19,7 @@ use crate::http::{
     ResetOrder, ResetPlan, RetentionStatus, ScrubStatus, Settle, SyncStatus, TopicDetails, TopicSpec, TopicView,
 };
 use crate::peer::{AdminCall, AdminReply, ForwardError};
-use crate::raft::{self, GroupMetrics, Role};
+use crate::raft::{self, GroupMetrics, Role, Unfit};
 use crate::store::ReplayProgress;
 
 /// How long a call to drain the node waits for its leaderships to move, and how often it looks.
@@ -322,6 +322,12 @@ async fn set_drained(shared: &Shared, drained: bool) -> Result<DrainStatus, Admi
         shared.drain.set(drained).await.map_err(|error| {
             AdminError::Unavailable(format!("cannot write down that the node is drained or not: {error}"))
         })?;
+        // Whoever hears that it is drained can rely on it: no replica takes leadership after that.
+        shared.drain.tell(|on| {
+            for running in shared.groups.iter().filter_map(|group| group.running()) {
+                running.raft.set_unfit(Unfit::Drained, on);
+            }
+        });
         shared.events.note_drained(drained);
         tracing::warn!(drained, "an operator has said whether this node leads");
     }

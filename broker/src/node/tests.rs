@@ -23,6 +23,7 @@ use protocol::{GroupName, RemotingCommand, RequestCode, TopicName};
 use super::*;
 use crate::http::{Admin, GroupStatus, MetricsText, ReplicaRole};
 use crate::node::damaged::describe_failure;
+use crate::raft::Unfit;
 
 /// An address that nobody uses and that no connection is given: a node that is started again finds its ports free.
 fn free_addr() -> SocketAddr {
@@ -38,7 +39,6 @@ fn free_addr() -> SocketAddr {
     }
 }
 
-/// A single node with two groups in `dir`, on ports that are free now.
 /// A pull of `readers` from queue 0, which commits the same offset and may be held for long, if the flags say so.
 fn pull_request(topic: &TopicName, queue_offset: i64, max_msg_nums: i32, sys_flag: i32) -> RemotingCommand {
     let mut request = RemotingCommand::request(RequestCode::PULL_MESSAGE);
@@ -61,6 +61,7 @@ fn pull_request(topic: &TopicName, queue_offset: i64, max_msg_nums: i32, sys_fla
     request
 }
 
+/// A single node with two groups in `dir`, on ports that are free now.
 fn options(dir: &Path) -> Options {
     let [raft, http, a, b] = std::array::from_fn(|_| free_addr());
     let group = |name: &str, addr: SocketAddr| {
@@ -182,15 +183,7 @@ async fn one_failed_replica_fails_the_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_not_applied_yet_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = options(dir.path());
-    options.groups.truncate(1);
-    // Two more members that never run, so that nothing is ever committed.
-    let own = options.groups[0].members[0].clone();
-    for id in [2, 3] {
-        let mut member = own.clone();
-        (member.id, member.node, member.raft_addr) = (id, format!("n{id}"), "127.0.0.1:1".to_owned());
-        options.groups[0].members.push(member);
-    }
+    let options = without_majority(options(dir.path()));
     stop(start(options.clone(), true).await.unwrap()).await;
     let node = start(options, false).await.unwrap();
     let status = node.shared.status();
@@ -217,6 +210,32 @@ async fn a_log_that_is_not_applied_yet_is_told_of() {
     let done = GroupStatus { replay: None, ..groups[0].clone() };
     assert_eq!(status::problem(NodeState::Running, &[done], None), None);
     stop(node).await;
+}
+
+/// On one thread, so that nothing else can have told the replica meanwhile.
+#[tokio::test]
+async fn a_node_that_says_it_is_drained_would_take_no_leadership_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(without_majority(options(dir.path())), true).await.unwrap();
+    let running = node.shared.groups[0].running().unwrap();
+    for drained in [true, false, true] {
+        node.shared.set_drained(drained).await.unwrap();
+        assert_eq!(running.raft.is_unfit(Unfit::Drained), drained);
+    }
+    drop(running);
+    stop(node).await;
+}
+
+/// The first group alone, with two more members that never run, so that nothing is ever committed.
+fn without_majority(mut options: Options) -> Options {
+    options.groups.truncate(1);
+    let own = options.groups[0].members[0].clone();
+    for id in [2, 3] {
+        let mut member = own.clone();
+        (member.id, member.node, member.raft_addr) = (id, format!("n{id}"), "127.0.0.1:1".to_owned());
+        options.groups[0].members.push(member);
+    }
+    options
 }
 
 #[tokio::test(flavor = "multi_thread")]
