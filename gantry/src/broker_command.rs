@@ -111,10 +111,23 @@ pub(crate) fn run(args: BrokerArgs, started: Instant) -> Result<()> {
 }
 
 fn explain(error: StartError) -> anyhow::Error {
-    // A missing store is the operator's to settle; anything else a log or a file refuses is a disk's fault.
+    use raft_store::Error;
+    // What somebody else wrote, and what is missing, is the operator's to settle, and another try changes nothing. Anything
+    // else that a log or a file refuses is a disk's fault.
     let failed_disk = match &error {
-        StartError::Log { source, .. } => !matches!(source, raft_store::Error::NoStore { .. }),
-        StartError::Store { .. } => true,
+        StartError::Log { source, .. } => !matches!(
+            source,
+            Error::Options(_)
+                | Error::NoStore { .. }
+                | Error::UnprovenFileSystem { .. }
+                | Error::ForeignCluster { .. }
+                | Error::ForeignNode { .. }
+                | Error::ForeignGroup { .. }
+                | Error::ForeignFile { .. }
+                | Error::FormatVersion { .. }
+                | Error::NoPermission { .. }
+        ),
+        StartError::Store { source, .. } => !matches!(source, broker::store::Error::Foreign { .. }),
         _ => false,
     };
     let error = anyhow::Error::new(error).context("the node did not start");

@@ -296,12 +296,25 @@ fn bytes_below(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     found
 }
 
+    // A program that is older than the data, which says that a newer one wrote it, does not start.
+    let segment = Path::new(dir).join("broker-a/log/00000000000000000000");
+    let version = [8, 9].map(|at| set(&segment, at, 0xff));
+    let config = cluster.data().join("n2/broker.toml");
+    let older = gantry().args(["broker", "--config"]).arg(&config).output().unwrap();
+    let error = String::from_utf8_lossy(&older.stderr).into_owned();
+    assert_eq!(older.status.code(), Some(1), "{error}");
+    assert!(error.contains("format version") && error.contains("use the program that wrote it, or newer"), "{error}");
+    for (at, byte) in [8, 9].into_iter().zip(version) {
+        set(&segment, at, byte);
+    }
+
 fn flip(file: &Path, at: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().read(true).write(true).open(file).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    let mut before = [0];
+    file.read_exact_at(&mut before, at).unwrap();
+    file.write_all_at(&[byte], at).unwrap();
+    before[0]
 }
 
 #[test]
@@ -322,3 +335,9 @@ fn restarts_are_measured_after_a_stop_and_after_a_kill() {
     assert!(read["messages"].as_u64().unwrap() >= 2 * sent(100 << 10) + 2, "{read}");
     cluster.stop();
 }
+    let before = set(file, at, 0);
+    set(file, at, before ^ 1);
+}
+
+/// Writes a byte, and returns what stood there.
+fn set(file: &Path, at: u64, byte: u8) -> u8 {
