@@ -24,13 +24,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 
 /// Which names a list shows.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct ListArgs {
     /// Only names that hold this text
     filter: Option<String>,
     /// The system's own ones too
     #[arg(short, long)]
     all: bool,
+    /// Most names shown [default: all]
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Only names that come after this one
+    #[arg(long)]
+    after: Option<String>,
 }
 
 impl ListArgs {
@@ -38,6 +44,17 @@ impl ListArgs {
     fn shows(&self, name: &str, is_system: bool) -> bool {
         (self.all || !is_system) && self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
+
+    /// What is shown of all that fit, which are in order.
+    fn page<T>(&self, all: impl Iterator<Item = T>, name: impl Fn(&T) -> &str) -> Vec<T> {
+        let behind = |item: &T| self.after.as_deref().is_none_or(|after| name(item) > after);
+        all.filter(behind).take(self.limit.unwrap_or(usize::MAX)).collect()
+    }
+}
+
+/// A table of a page of `total` things, with how many these are if they are not all.
+fn page_text(table: &str, shown: usize, total: usize, things: &str) -> String {
+    if shown < total { format!("{table}\n\n{shown} of {total} {things}") } else { table.to_owned() }
 }
 
 /// Milliseconds since 1970.
@@ -83,6 +100,21 @@ pub(crate) fn progress_bar(total: u64) -> indicatif::ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_begins_behind_a_name_and_ends_at_the_limit() {
+        let page = |after: Option<&str>, limit| {
+            let args = ListArgs { after: after.map(str::to_owned), limit, ..ListArgs::default() };
+            args.page(["a", "b", "c"].into_iter(), |name| name).join(" ")
+        };
+        assert_eq!(page(None, None), "a b c");
+        assert_eq!(page(None, Some(2)), "a b");
+        assert_eq!(page(Some("a"), Some(1)), "b");
+        assert_eq!(page(Some("aa"), None), "b c");
+        assert_eq!(page(Some("c"), Some(1)), "");
+        assert_eq!(page_text("t", 2, 3, "topics"), "t\n\n2 of 3 topics");
+        assert_eq!(page_text("t", 3, 3, "topics"), "t");
+    }
 
     #[test]
     fn ages_have_one_unit() {

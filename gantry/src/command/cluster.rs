@@ -149,7 +149,7 @@ pub(crate) async fn run(command: ClusterCommand, format: Format) -> Result<()> {
 }
 
 /// Makes a call that changes something; shows the plan of a dry run, or what was done, and returns that.
-async fn change<T: DeserializeOwned + Serialize>(
+pub(in crate::command) async fn change<T: DeserializeOwned + Serialize>(
     nodes: &NodesArgs,
     path: &str,
     dry_run: bool,

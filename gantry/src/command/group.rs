@@ -12,7 +12,7 @@ use protocol::{GroupName, RemotingCommand, RequestCode};
 use serde::Serialize;
 
 use super::topic::leader_addr;
-use super::{ListArgs, ago};
+use super::{ListArgs, ago, page_text};
 use crate::cluster::{Cluster, ClusterArgs, explain, refusal};
 use crate::exit_code::ExitCode;
 use crate::output::{self, Format};
@@ -62,18 +62,22 @@ async fn list(cluster: &Cluster, args: ListArgs, format: Format) -> Result<()> {
             }
         }
     }
-    for line in groups.values_mut() {
+    let total = groups.len();
+    let mut groups = args.page(groups.into_values(), |line| &line.group);
+    for line in &mut groups {
         let details = Details::read(cluster, &line.group).await?;
         line.members = details.members.len();
         line.lag = details.queues.iter().map(QueueLine::lag).sum();
     }
     if format == Format::Json {
-        return output::json(&groups.values().collect::<Vec<_>>());
+        return output::json(&groups);
     }
+    let shown = groups.len();
     let rows = groups
-        .into_values()
+        .into_iter()
         .map(|line| [line.group, line.members.to_string(), line.lag.to_string(), line.brokers.join(" ")]);
-    output::line(&output::table(&["group", "members", "lag", "brokers"], rows))
+    let table = output::table(&["group", "members", "lag", "brokers"], rows);
+    output::line(&page_text(&table, shown, total, "consumer groups"))
 }
 
 #[derive(Serialize)]

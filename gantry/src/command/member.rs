@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use broker::http::{AddOrder, FORCE_WORD, JoinerOrder, MemberAnswer, MemberDetail, MembersStatus, Plan};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::cluster::change;
 use super::operation;
 use crate::http_get::NodesArgs;
 use crate::output::{self, Format};
@@ -64,6 +65,9 @@ pub(crate) enum MemberCommand {
         group: String,
         /// `finish`: with the members of after; `turn-back`: with those of before
         to: To,
+        /// Say what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         nodes: NodesArgs,
     },
@@ -114,16 +118,15 @@ pub(crate) async fn run(command: MemberCommand, format: Format) -> Result<()> {
     match command {
         MemberCommand::List { group, nodes } => {
             let status: MembersStatus = nodes.call("GET", &path(&group, ""), None, LOOK_TIME_MAX).await?;
-            show_members(&status, format)
+            if format == Format::Json { output::json(&status) } else { output::line(&members_text(&status)) }
         }
-        MemberCommand::Settle { group, to, nodes } => {
+        MemberCommand::Settle { group, to, dry_run, nodes } => {
             let word = match to {
                 To::Finish => "finish",
                 To::TurnBack => "turn-back",
             };
-            let path = format!("/v1/groups/{group}/settle-members?to={word}");
-            let status: MembersStatus = nodes.post(&path, CHANGE_TIME_MAX).await?;
-            show_members(&status, format)
+            let path = format!("/v1/groups/{group}/settle-members?to={word}&dry_run={dry_run}");
+            change::<MembersStatus>(&nodes, &path, dry_run, format, members_text).await.map(drop)
         }
         MemberCommand::Add { group, joiners, change } => {
             let order = AddOrder { nodes: joiners.into_iter().map(|joiner| joiner.0).collect() };
@@ -213,10 +216,7 @@ fn to_text(answer: &MemberAnswer, kept_in: Option<&Path>) -> String {
     text
 }
 
-fn show_members(status: &MembersStatus, format: Format) -> Result<()> {
-    if format == Format::Json {
-        return output::json(status);
-    }
+fn members_text(status: &MembersStatus) -> String {
     let rows = status.members.iter().map(|member| row(member, status.leader.as_deref()));
     let head = ["node", "identity", "role", "peers", "clients", "lacks", "answers"];
     let mut text = output::table(&head, rows);
@@ -230,7 +230,7 @@ fn show_members(status: &MembersStatus, format: Format) -> Result<()> {
     if let Some(operation) = &status.operation {
         text += &format!("\n\n{}", operation::in_one_line(operation));
     }
-    output::line(&text)
+    text
 }
 
 fn row(member: &MemberDetail, leader: Option<&str>) -> [String; 7] {

@@ -278,7 +278,7 @@ pub(crate) async fn run(command: MqadminCommand, args: &ClusterArgs, format: For
         C::UpdateTopic(command) => update_topic(&cluster, command, format).await,
         C::DeleteTopic(command) => delete_topic(&cluster, &command, format).await,
         C::TopicList(_) => {
-            let all = ListArgs { filter: None, all: true };
+            let all = ListArgs { all: true, ..ListArgs::default() };
             topic::run(TopicCommand::List(all.into()), args, format).await
         }
         C::TopicRoute(command) => topic_route(&cluster, &command.topic, format).await,
@@ -288,7 +288,7 @@ pub(crate) async fn run(command: MqadminCommand, args: &ClusterArgs, format: For
         C::UpdateSubGroup(command) => update_group(&cluster, &command, format).await,
         C::DeleteSubGroup(command) => delete_group(&cluster, &command, format).await,
         C::ConsumerProgress(ConsumerProgress { group: None }) => {
-            group::run(GroupCommand::List(ListArgs { filter: None, all: false }), args, format).await
+            group::run(GroupCommand::List(ListArgs::default()), args, format).await
         }
         C::ConsumerProgress(ConsumerProgress { group: Some(name) })
         | C::ConsumerConnection(Consumer { group: name }) => {

@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 use broker::http::{OperationState, OperationStatus, Operations};
 use clap::Subcommand;
 
+use super::cluster::change;
 use crate::exit_code::ExitCode;
 use crate::http_get::NodesArgs;
 use crate::output::{self, Format};
 
 const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
-const CANCEL_TIME_MAX: Duration = Duration::from_secs(30);
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Nobody answers for so long: there is nothing to watch.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -41,6 +41,9 @@ pub(crate) enum OperationCommand {
     Cancel {
         /// Its name, such as `broker-a-812`
         operation: String,
+        /// Say what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         nodes: NodesArgs,
     },
@@ -54,10 +57,9 @@ pub(crate) async fn run(command: OperationCommand, format: Format) -> Result<()>
             if format == Format::Json { output::json(&status) } else { output::line(&in_one_line(&status)) }
         }
         OperationCommand::Watch { operation, nodes } => watch(&operation, &nodes, format).await,
-        OperationCommand::Cancel { operation, nodes } => {
-            let path = format!("/v1/operations/{operation}/cancel");
-            let status: OperationStatus = nodes.post(&path, CANCEL_TIME_MAX).await?;
-            if format == Format::Json { output::json(&status) } else { output::line(&in_one_line(&status)) }
+        OperationCommand::Cancel { operation, dry_run, nodes } => {
+            let path = format!("/v1/operations/{operation}/cancel?dry_run={dry_run}");
+            change::<OperationStatus>(&nodes, &path, dry_run, format, in_one_line).await.map(drop)
         }
     }
 }

@@ -14,7 +14,7 @@ use protocol::body::{BrokerData, ClusterInfo};
 use protocol::header::Perm;
 use serde::Serialize;
 
-use super::{ListArgs, ago, progress_bar};
+use super::{ListArgs, ago, page_text, progress_bar};
 use crate::cluster::{Cluster, ClusterArgs, explain};
 use crate::exit_code::ExitCode;
 use crate::http_get::NodesArgs;
@@ -68,17 +68,11 @@ pub(crate) struct TopicListArgs {
     /// server, and is quick with many topics
     #[arg(long, value_delimiter = ',')]
     nodes: Vec<SocketAddr>,
-    /// Most topics shown [default: all]
-    #[arg(long, requires = "nodes")]
-    limit: Option<usize>,
-    /// Only topics whose names come after this one
-    #[arg(long, requires = "nodes")]
-    after: Option<String>,
 }
 
 impl From<ListArgs> for TopicListArgs {
     fn from(names: ListArgs) -> Self {
-        Self { names, nodes: Vec::new(), limit: None, after: None }
+        Self { names, nodes: Vec::new() }
     }
 }
 
@@ -239,8 +233,10 @@ async fn list(cluster: &Cluster, args: ListArgs, format: Format) -> Result<()> {
             || name.ends_with("_REPLY_TOPIC");
         args.shows(name, is_system)
     });
+    let wanted: Vec<String> = wanted.collect();
+    let total = wanted.len();
     let mut lines = Vec::new();
-    for name in wanted {
+    for name in args.page(wanted.into_iter(), |name| name) {
         // It may be deleted between the two calls.
         let Some(route) = cluster.find_route(&TopicName::parse(&name)?).await? else { continue };
         lines.push(TopicLine {
@@ -252,15 +248,20 @@ async fn list(cluster: &Cluster, args: ListArgs, format: Format) -> Result<()> {
     if format == Format::Json {
         return output::json(&lines);
     }
+    output::line(&topics_text(lines, total))
+}
+
+fn topics_text(lines: Vec<TopicLine>, total: usize) -> String {
+    let shown = lines.len();
     let rows = lines.into_iter().map(|line| [line.topic, line.queues.to_string(), line.brokers.join(" ")]);
-    output::line(&output::table(&["topic", "queues", "brokers"], rows))
+    page_text(&output::table(&["topic", "queues", "brokers"], rows), shown, total, "topics")
 }
 
 /// Asks for all pages, or for as many as hold what is wanted.
 async fn list_at_nodes(args: TopicListArgs, format: Format) -> Result<()> {
-    let TopicListArgs { names, nodes, limit, mut after } = args;
+    let TopicListArgs { names, nodes } = args;
     let nodes = NodesArgs { nodes };
-    let mut left = limit.unwrap_or(usize::MAX);
+    let (mut left, mut after) = (names.limit.unwrap_or(usize::MAX), names.after);
     let (mut lines, mut total, mut missing) = (Vec::new(), 0, Vec::new());
     while left > 0 {
         let mut path = format!("/v1/topics?limit={}&system={}", left.min(PAGE_TOPICS), names.all);
@@ -289,10 +290,7 @@ async fn list_at_nodes(args: TopicListArgs, format: Format) -> Result<()> {
     if format == Format::Json {
         return output::json(&lines);
     }
-    let shown = lines.len();
-    let rows = lines.into_iter().map(|line| [line.topic, line.queues.to_string(), line.brokers.join(" ")]);
-    let table = output::table(&["topic", "queues", "brokers"], rows);
-    output::line(&if shown < total { format!("{table}\n\n{shown} of {total} topics") } else { table })
+    output::line(&topics_text(lines, total))
 }
 
 /// Text as it stands in a query.

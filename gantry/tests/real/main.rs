@@ -141,6 +141,15 @@ fn tools_see_what_was_sent_and_consumed_and_a_reset_removes_it() {
     assert_eq!((&queue["topic"], &queue["consumed"], &queue["stored"]), (&"t".into(), &2.into(), &3.into()), "{group}");
     let groups = cluster.run_json(&["group", "list", "read"]);
     assert_eq!((&groups[0]["group"], &groups[0]["lag"]), (&"readers".into(), &1.into()), "{groups}");
+    cluster.run(&["tail", "t", "--from", "earliest", "--count", "1", "--group", "auditors"]);
+    let names = |args: &[&str]| -> Vec<String> {
+        let found = cluster.run_json(&[&["group", "list"], args].concat());
+        found.as_array().unwrap().iter().map(|group| group["group"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&[]), ["auditors", "readers"]);
+    assert_eq!(names(&["--limit", "1"]), ["auditors"]);
+    assert_eq!(names(&["--limit", "1", "--after", "auditors"]), ["readers"]);
+    assert!(cluster.run(&["group", "list", "--limit", "1"]).contains("1 of 2 consumer groups"));
     let rest = cluster.run(&["tail", "t", "--count", "1", "--group", "readers"]);
     assert!(rest.starts_with("broker-a:0:2 "), "the group goes on where it stopped, not at the end: {rest}");
 
@@ -165,6 +174,7 @@ fn tools_see_what_was_sent_and_consumed_and_a_reset_removes_it() {
     cluster.stop();
     std::fs::write(cluster.data().join("notes.txt"), "mine").unwrap();
     cluster.dev(&["reset"]);
+    assert_eq!(cluster.run_json(&["topic", "list", "--limit", "1", "--after", "b"])[0]["topic"], "t");
     let left: Vec<_> = std::fs::read_dir(cluster.data()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
 }
