@@ -127,7 +127,9 @@ fn three_empty_nodes_become_a_cluster_by_one_call_and_only_they() {
     let mut machines = Machines::new();
     machines.start("n1", CLUSTER);
     machines.start("n2", CLUSTER);
-    machines.waits("n1");
+    for node in ["n1", "n2"] {
+        machines.waits(node);
+    }
     // One is not there, then it is one of another cluster.
     machines.is_refused("n1", "node n3 does not answer, and a new cluster begins with all its nodes");
     machines.start("n3", &CLUSTER.replace("00", "77"));

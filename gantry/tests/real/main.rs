@@ -153,11 +153,29 @@ fn tools_see_what_was_sent_and_consumed_and_a_reset_removes_it() {
     let rest = cluster.run(&["tail", "t", "--count", "1", "--group", "readers"]);
     assert!(rest.starts_with("broker-a:0:2 "), "the group goes on where it stopped, not at the end: {rest}");
 
+    // Offsets are moved as a plan first, then as planned.
+    let nodes = cluster.http_of("n1");
+    let reset = |to: &str, args: &[&str]| {
+        let plan = ["group", "reset", "readers", "--topic", "t", "--to", to, "--nodes", &nodes];
+        cluster.run_json(&[&plan[..], args].concat())
+    };
+    let consumed = || cluster.run_json(&["group", "describe", "readers"])["queues"][0]["consumed"].as_i64().unwrap();
+    poll(Duration::from_secs(30), "what was read is committed", || (consumed() == 3).then_some(()));
+    let queue = |lines: &Value| -> Value {
+        let lines = lines.as_array().unwrap();
+        lines.iter().find(|line| line["broker"] == "broker-a").unwrap()["plan"]["queues"][0].clone()
+    };
+    let planned = queue(&reset("earliest", &[]));
+    assert_eq!(planned, serde_json::json!({ "queue_id": 0, "from": 3, "to": 0, "again": 3, "skipped": 0 }));
+    assert_eq!(consumed(), 3, "a plan has changed something");
+    assert_eq!(queue(&reset("earliest", &["--apply"])), planned);
+    assert_eq!(consumed(), 0);
+    assert_eq!(queue(&reset("latest", &[]))["skipped"], 3);
     cluster.run(&["bench", "produce", "--topic", "b", "--count", "200", "--time", "30s"]);
     assert_eq!(cluster.run_json(&["bench", "consume", "--topic", "b"])["messages"], 200);
     assert_eq!(cluster.run_json(&["topic", "list", "b"]).as_array().unwrap().len(), 1);
+    assert_eq!(cluster.run_json(&["topic", "list", "--limit", "1", "--after", "b"])[0]["topic"], "t");
     // The nodes themselves say the same.
-    let nodes = cluster.http_of("n1");
     let at_nodes = |args: &[&str]| cluster.run_json(&[&["topic", "list", "--nodes", nodes.as_str()], args].concat());
     assert_eq!(at_nodes(&[]), cluster.run_json(&["topic", "list"]));
     assert_eq!(at_nodes(&["B"]).as_array().unwrap().len(), 1);
@@ -174,7 +192,6 @@ fn tools_see_what_was_sent_and_consumed_and_a_reset_removes_it() {
     cluster.stop();
     std::fs::write(cluster.data().join("notes.txt"), "mine").unwrap();
     cluster.dev(&["reset"]);
-    assert_eq!(cluster.run_json(&["topic", "list", "--limit", "1", "--after", "b"])[0]["topic"], "t");
     let left: Vec<_> = std::fs::read_dir(cluster.data()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
 }
@@ -279,6 +296,18 @@ fn a_stopped_nodes_store_is_shown_checked_and_measured_without_a_change() {
     assert_eq!(orders["messages"], 20, "{stats}");
     assert_eq!(before, bytes_below(Path::new(dir)), "looking has changed something");
 
+    // A program that is older than the data, which says that a newer one wrote it, does not start.
+    let segment = Path::new(dir).join("broker-a/log/00000000000000000000");
+    let version = [8, 9].map(|at| set(&segment, at, 0xff));
+    let config = cluster.data().join("n2/broker.toml");
+    let older = gantry().args(["broker", "--config"]).arg(&config).output().unwrap();
+    let error = String::from_utf8_lossy(&older.stderr).into_owned();
+    assert_eq!(older.status.code(), Some(1), "{error}");
+    assert!(error.contains("format version") && error.contains("use the program that wrote it, or newer"), "{error}");
+    for (at, byte) in [8, 9].into_iter().zip(version) {
+        set(&segment, at, byte);
+    }
+
     // One bit of one record, then of nothing but a derived file.
     let position = found[0]["position"].as_u64().unwrap();
     let log = Path::new(dir).join("broker-a/log/00000000000000000000");
@@ -306,19 +335,13 @@ fn bytes_below(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     found
 }
 
-    // A program that is older than the data, which says that a newer one wrote it, does not start.
-    let segment = Path::new(dir).join("broker-a/log/00000000000000000000");
-    let version = [8, 9].map(|at| set(&segment, at, 0xff));
-    let config = cluster.data().join("n2/broker.toml");
-    let older = gantry().args(["broker", "--config"]).arg(&config).output().unwrap();
-    let error = String::from_utf8_lossy(&older.stderr).into_owned();
-    assert_eq!(older.status.code(), Some(1), "{error}");
-    assert!(error.contains("format version") && error.contains("use the program that wrote it, or newer"), "{error}");
-    for (at, byte) in [8, 9].into_iter().zip(version) {
-        set(&segment, at, byte);
-    }
-
 fn flip(file: &Path, at: u64) {
+    let before = set(file, at, 0);
+    set(file, at, before ^ 1);
+}
+
+/// Writes a byte, and returns what stood there.
+fn set(file: &Path, at: u64, byte: u8) -> u8 {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().read(true).write(true).open(file).unwrap();
     let mut before = [0];
@@ -345,9 +368,3 @@ fn restarts_are_measured_after_a_stop_and_after_a_kill() {
     assert!(read["messages"].as_u64().unwrap() >= 2 * sent(100 << 10) + 2, "{read}");
     cluster.stop();
 }
-    let before = set(file, at, 0);
-    set(file, at, before ^ 1);
-}
-
-/// Writes a byte, and returns what stood there.
-fn set(file: &Path, at: u64, byte: u8) -> u8 {

@@ -1,5 +1,6 @@
 //! What an operator does to a cluster that works: looks, moves leaders, restarts node by node.
 
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -36,6 +37,24 @@ fn leaders_are_seen_moved_drained_and_balanced() {
     let text = cluster_command(&cluster, &["status"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("all is well") && text.contains("broker-c") && text.contains("follower"), "{text}");
+    // Shown again and again until the one who watches goes.
+    let nodes = NODES.map(|node| cluster.http_of(node)).join(",");
+    let args = ["cluster", "status", "--watch", "--output", "json", "--nodes", &nodes];
+    let mut watching = gantry().args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let shown = serde_json::Deserializer::from_reader(watching.stdout.take().unwrap()).into_iter::<Value>();
+    let groups: Vec<usize> = shown.take(2).map(|status| status.unwrap()["groups"].as_array().unwrap().len()).collect();
+    assert_eq!(groups, [3, 3]);
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+
+    // All that follows is under load, and no send may fail.
+    let args = ["verify", "--topic", "checked", "--count", "2000", "--rate", "150", "--output", "json"];
+    let verify = cluster.spawn(&args);
+    poll(Duration::from_secs(60), "messages under way", || {
+        let topic: Value = cluster.try_json(&["topic", "describe", "checked"])?;
+        let stored: i64 = topic.as_array()?.iter().map(|queue| queue["max_offset"].as_i64().unwrap()).sum();
+        (stored > 100).then_some(())
+    });
 
     let drained = cluster_command(&cluster, &["drain", "n1"]);
     assert!(drained.status.success(), "{drained:?}");
@@ -58,6 +77,11 @@ fn leaders_are_seen_moved_drained_and_balanced() {
     let events = cluster_json(&cluster, &["events"]);
     let drains = events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "drained").count();
     assert_eq!(drains, 2, "{events}");
+    let output = verify.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let verdict: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = ["acked", "unknown", "lost"].map(|name| verdict[name].as_u64());
+    assert_eq!(figures, [Some(2_000), Some(0), Some(0)], "{verdict}");
     cluster.stop();
 }
 
