@@ -252,7 +252,7 @@ impl Session {
         let mut links = self.links.lock();
         let link = links.entry(address.to_owned()).or_insert_with(|| {
             let options = ChannelOptions { connect_timeout: self.context.probe_timeout, ..ChannelOptions::default() };
-            let pushes = Pushes { session: Arc::downgrade(self), address: address.to_owned() };
+            let pushes = Pushes { session: Arc::downgrade(self) };
             let state =
                 LinkState { dialling: false, waiting: Vec::new(), dialled: None, heard: Instant::now(), probed: None };
             Arc::new(Link {
@@ -442,7 +442,6 @@ impl Session {
 /// Takes what a replica asks of the client.
 struct Pushes {
     session: std::sync::Weak<Session>,
-    address: String,
 }
 
 impl Handler for Pushes {
@@ -451,7 +450,7 @@ impl Handler for Pushes {
         session.context.counters.pushed.add();
         if request.is_oneway() {
             if let Err(error) = session.client.send_oneway(request) {
-                tracing::debug!(%error, from = %self.address, "a push did not reach the client");
+                tracing::debug!(%error, "a push did not reach the client");
             }
             return;
         }
@@ -464,8 +463,8 @@ impl Handler for Pushes {
     }
 
     fn closed(&self, _: &Connection) {
+        // A quiet connection may end for no worse reason than that; who had a request on it doubts the replica.
         if let Some(session) = self.session.upgrade() {
-            session.context.broker.doubt(&self.address, Why::Gone);
             session.look.notify_one();
         }
     }

@@ -396,6 +396,21 @@ async fn what_a_broker_asks_reaches_the_client_and_its_answer_the_broker() {
 }
 
 #[tokio::test]
+async fn a_quiet_connection_that_ends_casts_no_doubt_on_its_replica() {
+    let stage = Stage::new(Mood::Answers).await;
+    let client = stage.client().await;
+    assert!(client.call(heartbeat(&["p1"]), LONG).await.unwrap().is_success());
+    stage.leader.asked(RequestCode::HEART_BEAT, 1).await;
+    let before = stage.leader.count(RequestCode::HEART_BEAT);
+    let connection = stage.leader.clients.borrow()[0].clone();
+    connection.close();
+    stage.leader.asked(RequestCode::HEART_BEAT, before + 1).await;
+    assert_eq!(stage.sidecar.figures().reachable, 1);
+    assert!(client.call(send(b"next"), LONG).await.unwrap().is_success());
+    assert_eq!(stage.other.count(RequestCode::SEND_MESSAGE_V2), 0);
+}
+
+#[tokio::test]
 async fn routes_are_remembered_while_no_name_server_answers() {
     let mut stage = Stage::new(Mood::Answers).await;
     let before = stage.route().await;
