@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::damaged::{Halted, describe_failure};
 use super::events::{EventLog, Leadership};
-use super::known_members::KnownMembers;
+use super::known_members::{KnownMembers, MembersFile};
 use super::late_handler::LateHandler;
 use super::members::{self, CatchUp, Doorkeeper};
 use super::rejoin::{self, Former, Given};
@@ -74,6 +74,7 @@ pub(super) struct NodeGroup {
     dir: PathBuf,
     /// The members as of the last look.
     known: RwLock<KnownMembers>,
+    members_file: MembersFile,
     /// Why this node holds no replica: it was not let in yet, or was removed.
     outside: Mutex<Option<String>>,
     /// What a change of the members waits for, on the leader.
@@ -169,6 +170,7 @@ impl NodeGroup {
         let dir = data_dir.join(&options.name);
         let known = KnownMembers::read(&dir, &options);
         Self {
+            members_file: MembersFile::new(dir.clone()),
             dir,
             outside: Mutex::new(known.removed.clone()),
             known: RwLock::new(known),
@@ -250,16 +252,15 @@ impl NodeGroup {
         &self,
         members: std::collections::BTreeMap<u64, Member>,
     ) -> raft_store::Result<()> {
-        if self.known.read().members == members && !self.known.read().may_lack {
+        let is_noted = |known: &KnownMembers| known.members == members && !known.may_lack;
+        if is_noted(&self.known.read()) {
             return Ok(());
         }
         self.note(KnownMembers { members, may_lack: false, removed: None }).await
     }
 
     async fn note(&self, known: KnownMembers) -> raft_store::Result<()> {
-        let (dir, noted) = (self.dir.clone(), known.clone());
-        let written = tokio::task::spawn_blocking(move || noted.write(&dir)).await;
-        written.unwrap_or(Err(raft_store::Error::Closed))?;
+        self.members_file.write(known.clone()).await?;
         *self.known.write() = known;
         Ok(())
     }

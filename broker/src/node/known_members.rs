@@ -11,7 +11,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use raft_store::{Member, durable};
 use serde::{Deserialize, Serialize};
 
@@ -82,7 +85,7 @@ impl KnownMembers {
     }
 
     /// Writes the note. Durable on return.
-    pub(super) fn write(&self, dir: &Path) -> raft_store::Result<()> {
+    fn write(&self, dir: &Path) -> raft_store::Result<()> {
         let members = self.members.iter().map(|(&id, member)| {
             let Member { node, raft_addr, client_addr } = member.clone();
             Entry { id, node, raft_addr, client_addr }
@@ -102,6 +105,37 @@ impl KnownMembers {
     pub(super) fn others(&self, own_node: &str) -> Vec<PeerAddress> {
         let others = self.members.values().filter(|member| member.node != own_node);
         others.map(|member| PeerAddress { node: member.node.clone(), raft_addr: member.raft_addr.clone() }).collect()
+    }
+}
+
+/// The file of a group. It is written by one at a time, and what was asked for last is what stays: whoever asks may be
+/// dropped while it is written, and somebody else ask at once.
+pub(super) struct MembersFile {
+    dir: PathBuf,
+    asked: AtomicU64,
+    /// Which of those that asked was the last to be written.
+    written: Arc<Mutex<u64>>,
+}
+
+impl MembersFile {
+    /// The file in the directory of a group.
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self { dir, asked: AtomicU64::new(0), written: Arc::default() }
+    }
+
+    /// Replaces the file. It may be replaced all the same if the future is dropped.
+    pub(super) async fn write(&self, known: KnownMembers) -> raft_store::Result<()> {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let (dir, written) = (self.dir.clone(), Arc::clone(&self.written));
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut last = written.lock();
+            if *last < number {
+                known.write(&dir)?;
+                *last = number;
+            }
+            Ok(())
+        });
+        writing.await.unwrap_or(Err(raft_store::Error::Closed))
     }
 }
 
@@ -155,5 +189,25 @@ mod tests {
             assert_eq!((found.members.len(), found.may_lack), (1, true), "{damaged}");
             assert!(!found.is_only("n1"), "a member may be missing: {damaged}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_noted_last_stays_though_others_that_noted_were_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = KnownMembers::read(dir.path(), &options());
+        let file = MembersFile::new(dir.path().to_owned());
+        for round in 0..200 {
+            // Its write goes on, if it has not ended yet.
+            let dropped = file.write(known.clone());
+            drop(futures::poll!(std::pin::pin!(dropped)));
+            let removed = KnownMembers { removed: Some(format!("removed: {round}")), ..known.clone() };
+            file.write(removed.clone()).await.unwrap();
+            assert_eq!(KnownMembers::read(dir.path(), &options()), removed);
+            tokio::task::yield_now().await;
+        }
+        let last = KnownMembers::read(dir.path(), &options());
+        // Whoever began before may still be at it; then nothing changes any more.
+        drop(file.written.lock());
+        assert_eq!(KnownMembers::read(dir.path(), &options()), last);
     }
 }
