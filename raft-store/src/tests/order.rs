@@ -9,6 +9,7 @@ use super::*;
 use crate::entry::BodyKind;
 use crate::ids::LogIndex;
 use crate::region::simulated::Event;
+use crate::support::Appending;
 use crate::view::Health;
 use crate::writer::{Op, Write};
 
@@ -197,8 +198,8 @@ fn pass_through_writer(store: &Store) {
     answered.recv().unwrap().unwrap();
 }
 
-#[test]
-fn asynchronous_appends_are_held_back_once_the_disk_is_too_far_behind() {
+/// A store whose first append has waited longer for the disk than any may: what comes now is held back.
+fn too_far_behind() -> (Arc<SimulatedDisk>, Store, Appending) {
     let disk = SimulatedDisk::new();
     let lag = Duration::from_millis(2);
     let mut options = options(FlushMode::Async { interval: Duration::from_millis(1) });
@@ -211,6 +212,12 @@ fn asynchronous_appends_are_held_back_once_the_disk_is_too_far_behind() {
     while since.elapsed() <= lag {
         std::thread::yield_now();
     }
+    (disk, store, first)
+}
+
+#[test]
+fn asynchronous_appends_are_held_back_once_the_disk_is_too_far_behind() {
+    let (disk, mut store, first) = too_far_behind();
     let mut held = store.start_append(vec![entry(1, 1, "one")]);
     pass_through_writer(&store);
     assert_eq!(2, store.entries(0, 9).unwrap().len());
@@ -223,18 +230,7 @@ fn asynchronous_appends_are_held_back_once_the_disk_is_too_far_behind() {
 
 #[test]
 fn what_is_held_back_is_told_when_the_disk_fails() {
-    let disk = SimulatedDisk::new();
-    let lag = Duration::from_millis(2);
-    let mut options = options(FlushMode::Async { interval: Duration::from_millis(1) });
-    options.flush_lag_max = lag;
-    let mut store = open_at(&disk, options, "boot").unwrap();
-    disk.hold_syncs(FIRST);
-    let first = store.start_append(vec![entry(1, 0, "zero")]);
-    disk.wait_for_held_sync();
-    let since = std::time::Instant::now();
-    while since.elapsed() <= lag {
-        std::thread::yield_now();
-    }
+    let (disk, mut store, first) = too_far_behind();
     let held = store.start_append(vec![entry(1, 1, "one")]);
     pass_through_writer(&store);
     disk.fail_next_sync(FIRST);
